@@ -78,9 +78,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_components : int, optional
         Columns of the spectral embedding, c + 8 by default. Labels are sought in all of them and in the first c;
         ``n_components=n_clusters`` is the default of scikit-learn's SpectralClustering.
-    embedding : {"spectral", "rows", "none"}
-        The points that are clustered: the spectral embedding of U, that of a graph on its rows, or its rows, as in the
-        paper.
+    embedding : {"spectral", "none"}
+        The points that are clustered: the spectral embedding of U, or its rows, as in the paper.
     assign_labels : {"auto", "kmeans", "density", "leiden"}
         How clusters are cut: by k-means, as leaves of a density tree, or by the better of the two ("auto"). "leiden"
         takes the communities of U: as many as there are with ``n_clusters="auto"``, else of the resolution that gives
@@ -90,7 +89,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"merge", "keep"}
         Whether equal rows become one sample, with one label, or stay samples of their own.
-    operator : {"auto", "matrix-free", "elements", "triplets"}
+    operator : {"auto", "matrix-free", "triplets"}
         How far the tensor is assembled; see `Params`.
     tol : float, optional
         Largest residual of an eigenpair; by default the solver stops when labels need no more.

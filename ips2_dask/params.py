@@ -48,11 +48,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
     "method": ("ips2", "ppc"),
-    "embedding": ("spectral", "rows", "none"),
+    "embedding": ("spectral", "none"),
     "assign_labels": ("auto", "kmeans", "density", "leiden"),
     "scale": ("none", "zscore", "minmax", "l2"),
     "duplicates": ("merge", "keep"),
-    "operator": ("auto", "matrix-free", "elements", "triplets"),
+    "operator": ("auto", "matrix-free", "triplets"),
     "vectors": ("auto", "in-core", "chunked"),
     "graph": ("auto", "exact", "shards", "pynndescent"),
 }
@@ -160,9 +160,8 @@ class Params:
         w of U = (1 - w) S + w V, 0 to 1.
     method : {"ips2", "ppc"}
         ``ppc`` labels V alone.
-    embedding : {"spectral", "rows", "none"}
-        The points that are clustered: the spectral embedding of U, that of the heat-kernel graph on the rows of U, or
-        the rows of U themselves, as in Algorithm 1 of the paper.
+    embedding : {"spectral", "none"}
+        The points that are clustered: the spectral embedding of U, or its rows, as in Algorithm 1 of the paper.
     assign_labels : {"auto", "kmeans", "density", "leiden"}
         How the points become labels: by ``kmeans``; by ``density``, the leaves of HDBSCAN*'s tree, where samples
         outside all leaves get their label from U; or by ``auto``, the better of the two (docs/labels.md, What a run
@@ -177,10 +176,9 @@ class Params:
         Whether rows that are equal after scaling become one sample, with one label, or stay samples of their own, as in
         the paper. See docs/method.md, Equal rows, for how a sample of several rows counts. With
         ``affinity="precomputed"`` all rows stay samples, because a given similarity may tell them apart.
-    operator : {"auto", "matrix-free", "elements", "triplets"}
-        How far the tensor is assembled: ``triplets`` stores its entries, ``elements`` keeps each neighbourhood's block
-        in memory, ``matrix-free`` keeps the neighbourhood's distances alone. ``auto`` takes triplets for few entries,
-        and matrix-free otherwise and for vectors in chunks.
+    operator : {"auto", "matrix-free", "triplets"}
+        How far the tensor is assembled: ``triplets`` stores its entries, ``matrix-free`` keeps each neighbourhood's
+        distances alone. ``auto`` takes triplets for few entries, and matrix-free otherwise and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     shards : int, optional
@@ -326,7 +324,7 @@ class Params:
         """The parameters of a run directory, including one made before ``embedding`` and ``duplicates`` existed."""
         stored = {"duplicates": "keep", **stored}
         if "embedding" not in stored:
-            embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]
+            embedding = {"spectral": "spectral", "kmeans": "none"}[stored["assign_labels"]]
             stored = {**stored, "embedding": embedding, "assign_labels": "kmeans"}
         return cls(**stored)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import scipy.sparse as sp
 
 from ips2_dask import Params, Resources, Run
@@ -102,11 +103,9 @@ class TwiceExecutor(SerialExecutor):
         return receipts
 
 
-def at_byte(begin: int, rows: Array) -> Array:
-    """The same rows in memory that begins at such a byte, as a message's does."""
-    frame = np.zeros(begin + rows.nbytes, np.uint8)
-    frame[begin:] = rows.reshape(-1).view(np.uint8)
-    return frame[begin:].view(rows.dtype).reshape(rows.shape)
+def slowly(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test, all but the ``quick`` ones marked slow: a kernel's property proves the same by default."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def run_on(

@@ -191,7 +191,7 @@ def test_density_without_an_embedding_is_refused() -> None:
         Params(embedding="none", assign_labels="density")
 
 
-@pytest.mark.parametrize(("was", "embedding"), [("spectral", "spectral"), ("kmeans", "none"), ("rows", "rows")])
+@pytest.mark.parametrize(("was", "embedding"), [("spectral", "spectral"), ("kmeans", "none")])
 def test_parameters_of_earlier_runs_are_read_as_what_they_meant(was: str, embedding: str) -> None:
     stored = Params(n_clusters=4, tol=1e-3).as_dict() | {"assign_labels": was}
     del stored["embedding"]

@@ -125,7 +125,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 THREE = Params(n_clusters=3)
 RUNS: dict[str, tuple[Array, Params, dict[str, Any]]] = {
     "run": (X, THREE, {}),
-    "rows-run": (X, dataclasses.replace(THREE, embedding="rows"), {}),
     "none-run": (X, dataclasses.replace(THREE, embedding="none"), {}),
     "distances-run": (D, dataclasses.replace(THREE, metric="precomputed"), {}),
     "given-run": (X, dataclasses.replace(THREE, affinity="precomputed"), {"similarity": S}),
@@ -264,7 +263,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ),
     (f"{PARAMS}: scale: leave scale out, or use metric='euclidean'", {"metric": "jaccard", "scale": "minmax"}),
     (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "none", "assign_labels": "density"}),
-    (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "rows", "assign_labels": "leiden"}),
+    (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "none", "assign_labels": "leiden"}),
     (f"{PARAMS}: n_eigenpairs: leave it out", {"tensor": "decomposable", "n_eigenpairs": 5}),
     (f"{PARAMS}: graph: leave graph out", {"X": D, "metric": "precomputed", "graph": "pynndescent"}),
     (f"{PARAMS}: {{}}: leave {{}} out", {"partition_rows": 0}),
@@ -289,7 +288,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (f"{SHAPE}: n_neighbors: give n_neighbors={{}} or less", {"n_neighbors": 25}),
     (f"{BESIDE}: similarity: give affinity='precomputed', or leave similarity out", {"similarity": S}),
     (f"{BESIDE}: knn_graph: leave graph out", {"knn_graph": GRAPH, "graph": "exact"}),
-    ("stages/row_checks.py: {}: use metric='euclidean'", {"metric": "hellinger"}),
+    ("stages/ingest.py: {}: use metric='euclidean'", {"metric": "hellinger"}),
 ]
 
 
@@ -619,11 +618,6 @@ CASES: list[Case] = [
     ),
     # stages
     Case(
-        "stages/embedding.py: embedding: use embedding='spectral'",
-        small("stages.embedding", "ROWS_MAX_SAMPLES", 9, fit(embedding="rows")),
-        (fit(embedding="spectral"),),
-    ),
-    Case(
         "stages/ingest.py: {}: drop columns (--drop-columns), or fill gaps with medians (--missing median)",
         "run {at}/gaps.csv --clusters 3 --missing drop --out {out} --serial",
         (
@@ -642,16 +636,11 @@ CASES: list[Case] = [
         (fit(X=(3 * D) / 2, metric="precomputed"),),
     ),
     Case(
-        "stages/row_checks.py: {}: drop such rows, or use metric='euclidean'",
+        "stages/ingest.py: {}: drop such rows, or use metric='euclidean'",
         fit(X=np.vstack([X, np.zeros(3)]), metric="cosine"),
         (fit(metric="cosine"), fit(X=np.vstack([X, np.zeros(3)]), metric="euclidean")),
     ),
     # a run, opened
-    Case(
-        f"{PREDICT}: embedding: run it with embedding='spectral'",
-        predicted(embedding="rows"),
-        (predicted(embedding="spectral"),),
-    ),
     Case(
         f"{PREDICT}: metric: run it with metric='euclidean' on the samples themselves",
         of("distances-run", lambda found, _: found.predict(D)),
@@ -854,7 +843,6 @@ CASES: list[Case] = [
         ("export {at}/run --to {out}.h5ad",),
     ),
     # sweeps
-    Case(f"{SWEPT}: embedding: leave it out", swept([2, 3], params=Params(embedding="rows")), (swept([2, 3]),)),
     Case(
         f"{SWEPT}: sigma: leave it out",
         swept([2, 3], None, [0.5, 1], params=Params(tensor="decomposable")),

@@ -70,7 +70,6 @@ KINDS: list[dict[str, Any]] = [
     {"affinity": "gaussian", "tensor": "decomposable"},
     {"tensor": "decomposable"},
     {"operator": "matrix-free", "epsilon": 9e-4},
-    {"embedding": "rows"},
     {"embedding": "none"},
     {"duplicates": "merge"},
 ]

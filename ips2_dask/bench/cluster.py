@@ -32,7 +32,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.failures import PATIENCE
 from ips2_dask.kernels import eigen, levels
-from ips2_dask.kernels.selection import solved_pairs
+from ips2_dask.kernels.fusion import solved_pairs
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices, choose
 from ips2_dask.stages import checkpoints, sample_space

@@ -14,7 +14,6 @@ import numpy as np
 from ips2_dask.bench.harness import Record, work_apart
 from ips2_dask.bench.inputs import Data, centred
 from ips2_dask.executors.base import SerialExecutor
-from ips2_dask.kernels import approximate
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Params
@@ -75,7 +74,7 @@ def _exact(_: object, X: Float32, n: int, effort: int) -> NeighborLists:
 def _pynndescent(extra: int, X: Float32, n: int, effort: int) -> NeighborLists:
     """Its index is its graph. Lists with ``extra`` neighbours more than asked for have a higher recall."""
     del effort
-    return _settled(X, approximate.candidates(X, n + extra, SEED, threads=usable_cores()), n)
+    return _settled(X, kernel.descent_candidates(X, n + extra, SEED, threads=usable_cores()), n)
 
 
 def _ingested(X: Float32, n: int) -> Context:

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ips2_dask.executors.process_memory import peak_rss
-from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
 from ips2_dask.readers.base import LazySource
@@ -85,7 +84,6 @@ def compute_part(item: ItemKey, job: Job, context: Context, *rows: AnyArray) -> 
     receipt = context.store.receipt(folder, name) if context.there is None or name in context.there else None
     if receipt is not None:
         return receipt
-    buffers.release()  # of the blocks of vectors of an earlier stage
     with threads(context.threads):
         arrays, facts = job.function(context, item, *rows)
         if context.store.location is not None:  # in memory there is one process, and who started it looks

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ips2_dask.kernels import buffers
+from ips2_dask.store import cache
 
 
 def peak_rss() -> int:
@@ -44,7 +44,7 @@ def limit_memory(limit: int) -> bool:
         Whether this system can limit a process so.
     """
     if _set_limit(limit):
-        buffers.when_given_back(functools.partial(_set_limit, limit))
+        cache.when_given_back(functools.partial(_set_limit, limit))
         return True
     return False
 
@@ -77,12 +77,12 @@ def limited(limit: int | None) -> Iterator[None]:
     if limit is None:
         yield
         return
-    before, called_before = resource.getrlimit(resource.RLIMIT_DATA), buffers.when_given_back(None)
+    before, called_before = resource.getrlimit(resource.RLIMIT_DATA), cache.when_given_back(None)
     limit_memory(limit)
     try:
         yield
     finally:
-        buffers.when_given_back(called_before)
+        cache.when_given_back(called_before)
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 

@@ -92,17 +92,8 @@ def by_density(trees: Sequence[Sequence[Level]], columns: Sequence[int]) -> Choi
     trees could, c is chosen only if no other has a larger score: a span in one tree alone is too much a matter of
     chance.
 
-    Parameters
-    ----------
-    trees : sequence of sequences of Level
-        The cuts of each tree.
-    columns : sequence of int
-        Columns of the embedding that each tree is built on.
-
-    Returns
-    -------
-    Choice or None
-        None where no tree has a cut.
+    ``trees``: the cuts of each tree; ``columns``: columns of the embedding that each tree is built on. Returns
+    Choice or None: None where no tree has a cut.
     """
     found: dict[int, list[Level]] = {}
     for levels, width in zip(trees, columns, strict=True):
@@ -132,11 +123,7 @@ def by_density(trees: Sequence[Sequence[Level]], columns: Sequence[int]) -> Choi
 def modularity(U: Matrix, labels: NDArray[np.integer]) -> float:
     """Newman's modularity of a partition on a weighted graph, whose diagonal counts nothing.
 
-    Parameters
-    ----------
-    U : (m, m)
-        Symmetric, without negative entries.
-    labels : (m,)
+    ``U`` (m, m): symmetric, without negative entries; ``labels`` (m,).
     """
     inner = np.asarray(U.diagonal(), np.float64)
     degrees = np.asarray(U.sum(axis=1), np.float64).ravel() - inner
@@ -154,15 +141,8 @@ def modularity(U: Matrix, labels: NDArray[np.integer]) -> float:
 def by_modularity(U: Matrix, points: NDArray[np.floating], most: int, seed: int) -> Choice:
     """The fewest clusters, by k-means on points, whose modularity on U is at least `NEARLY` of the greatest.
 
-    Parameters
-    ----------
-    U : (m, m)
-        As of `modularity`.
-    points : (m, columns)
-        The embedding of U.
-    most : int
-        Largest number of clusters.
-    seed : int
+    ``U`` (m, m): as of `modularity`; ``points`` (m, columns): the embedding of U; ``most``: largest number of
+    clusters.
     """
     candidates = []
     for c in range(2, min(most, len(points) - 1) + 1):
@@ -186,12 +166,8 @@ def relative_gaps(values: Float64) -> Float64:
 def by_eigengap(values: Float64, most: int) -> Choice:
     """The c of the largest relative gap among 2 to ``most``; of equal gaps the smallest c.
 
-    Parameters
-    ----------
-    values : (n,)
-        Leading eigenvalues of the normalised U, descending, better ``most`` + 1 of them.
-    most : int
-        At least 2. With two eigenvalues or fewer there is nothing to compare, and c is 2.
+    ``values`` (n,): leading eigenvalues of the normalised U, descending, better ``most`` + 1 of them; ``most``: at
+    least 2. With two eigenvalues or fewer there is nothing to compare, and c is 2.
     """
     gaps = relative_gaps(values)
     possible = np.arange(2, min(most, len(gaps)) + 1)
@@ -211,12 +187,8 @@ less lengths differ for one ratio of densities."""
 def noise_bound(rule: str, dimension: float | None) -> float | None:
     """The largest evidence that points without clusters give by a rule; None where that is not known.
 
-    Parameters
-    ----------
-    rule : str
-        Of a choice: the bound is one of the persistence by density, or of the modularity; none of an eigengap.
-    dimension : float or None
-        The local dimension of the samples, as of `density.dimension_of`; None if unknown.
+    ``rule``: of a choice: the bound is one of the persistence by density, or of the modularity; none of an
+    eigengap; ``dimension``: the local dimension of the samples, as of `density.dimension_of`; None if unknown.
     """
     if rule not in NOISE or dimension is None:
         return None

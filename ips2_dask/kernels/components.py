@@ -112,11 +112,7 @@ def _smallest_members(edges, low, count):  # type: ignore[no-untyped-def]
 def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
     """The smallest sample that each of the samples low .. high - 1 is joined with by edges among them: (high - low,).
 
-    Parameters
-    ----------
-    edges : (n, 2)
-        Those that lead out of the range are passed over.
-    low, high : int
+    ``edges`` (n, 2): those that lead out of the range are passed over.
     """
     return low + np.asarray(_smallest_members(edges, low, high - low), np.int64)
 
@@ -147,16 +143,8 @@ def divide(
 ) -> Components:
     """Components divided into large ones and islands, as `divide_sizes` does it.
 
-    Parameters
-    ----------
-    label : (m,)
-        Component of each sample, 0 to count - 1.
-    n_clusters : int
-        c.
-    copies : (m,), optional
-        Rows of the input that each sample stands for; one each without it.
-    most : int, optional
-    share : float
+    ``label`` (m,): component of each sample, 0 to count - 1; ``n_clusters``: c; ``copies`` (m,): rows of the input
+    that each sample stands for; one each without it.
     """
     return divide_sizes(np.bincount(label, copies), n_clusters, most, share).of(label)
 
@@ -171,14 +159,7 @@ def divide_sizes(
     hold more than `MAX_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
     would be small.
 
-    Parameters
-    ----------
-    rows : (components,)
-        Rows of the input in each.
-    n_clusters : int
-        c.
-    most : int, optional
-    share : float
+    ``rows`` (components,): rows of the input in each; ``n_clusters``: c.
     """
     count = len(rows)
     large = rows >= share * rows.sum() / n_clusters
@@ -195,12 +176,7 @@ def divide_sizes(
 def central_rows(X: Float32, starts: Int64) -> Int64:
     """Of each run of rows the one that is nearest to their mean (ties: the first): (runs,) places in X.
 
-    Parameters
-    ----------
-    X : (n, f)
-        Rows of one component after those of another.
-    starts : (runs,)
-        Where each one's rows begin.
+    ``X`` (n, f): rows of one component after those of another; ``starts`` (runs,): where each one's rows begin.
     """
     counts = np.diff(starts, append=len(X))
     means = np.add.reduceat(X.astype(np.float64), starts, axis=0) / counts[:, None]
@@ -210,12 +186,7 @@ def central_rows(X: Float32, starts: Int64) -> Int64:
 def central_of_distances(D: Float32, starts: Int64) -> Int64:
     """Of each run of samples the one with the smallest sum of distances to the others of its run: (runs,) places.
 
-    Parameters
-    ----------
-    D : (n, n)
-        Distances among the samples.
-    starts : (runs,)
-        Where each run begins.
+    ``D`` (n, n): distances among the samples; ``starts`` (runs,): where each run begins.
     """
     run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(D)))
     sums = np.where(run[:, None] == run, D, 0).sum(axis=1, dtype=np.float64)

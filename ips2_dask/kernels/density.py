@@ -75,13 +75,8 @@ def tree_sizes(m: int) -> tuple[int, int]:
 def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> Int64:
     """The rows that a tree is built on, in the order of the user's numbers.
 
-    Parameters
-    ----------
-    points : (m, columns)
-        In the run's numbering.
-    order : (m,), optional
-        The user's number of each row, where that is another one.
-    seed : int
+    ``points`` (m, columns): in the run's numbering; ``order`` (m,): the user's number of each row, where that is
+    another one.
     """
     rank = None if order is None else np.argsort(order)
     for most in tree_sizes(len(points)):
@@ -193,13 +188,7 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
 
     Of several such sizes the one that leaves the fewest points out; of equal ones the smallest.
 
-    Parameters
-    ----------
-    edges : (n - 1, 3)
-        As of `spanning_tree`.
-    n : int
-        Number of points.
-    n_clusters : int
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points.
     """
     leaves = Leaves(edges, n)
     best: Cut | None = None
@@ -230,19 +219,8 @@ def levels(edges: Float64, n: int, most: int) -> list[Level]:
     one with others; 0 for points that are in no leaf. It is the excess of mass of HDBSCAN* (Campello et al. 2015,
     equation 3) in lengths instead of their inverses, relative to the end of each leaf.
 
-    Parameters
-    ----------
-    edges : (n - 1, 3)
-        As of `spanning_tree`.
-    n : int
-        Number of points.
-    most : int
-        Largest number of leaves.
-
-    Returns
-    -------
-    list of Level
-        With growing numbers of clusters.
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points; ``most``: largest number of leaves.
+    Returns list of Level: with growing numbers of clusters.
     """
     leaves = Leaves(edges, n)
     ends = leaves.ends()
@@ -262,3 +240,97 @@ def levels(edges: Float64, n: int, most: int) -> list[Level]:
         ratios = np.divide(shortest[inside], ends_at, out=np.ones(len(ends_at)), where=ends_at > 0)
         result.append(Level(n_clusters, float((1.0 - np.minimum(ratios, 1.0)).sum() / n), span, size))
     return result
+
+
+# ---- layers, coarse to fine: the cuts that persist as the smallest size grows
+
+MOST_CLUSTERS = 50
+"""Clusters of a layer, at most: more could hardly be looked at, and an embedding of some columns does not part them."""
+
+MOST_LAYERS = 6
+
+LEAST_STABLE = 0.1
+"""Share of the largest stability that a layer has at least."""
+
+SAME = 0.9
+"""Adjusted Rand index from which on two layers are the same clusters but for some points."""
+
+
+class Layer(NamedTuple):
+    """The leaves of a tree over a range of smallest sizes."""
+
+    labels: Int32  # (n,), -1 where a point is in no leaf
+    stability: float  # persistence times span
+    persistence: float  # from 0 to 1: the mean over all points, 0 for those in no leaf
+    span: float  # logarithm of the largest size of the range over the smallest
+    smallest: float  # the smallest size of the range
+    each: Float64  # (clusters,) persistence of each cluster: the mean over its points
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of leaves."""
+        return len(self.each)
+
+
+def layers(edges: Float64, n: int) -> list[Layer]:
+    """The layers of a tree, from the fewest clusters to the most.
+
+    While the smallest size of a cluster grows, a tree's leaves stay the same over a range of sizes, and then become
+    fewer. Each such range is a cut. Its stability is its persistence times its span: the area that it covers where
+    one axis is the length at which points are joined, and the other the logarithm of the smallest size.
+
+    A point's persistence is 1 - d / D. Here d is the length at which it becomes one with at least so many points as a
+    cluster has to have, in the middle of the range, and D is the length at which its leaf becomes one with others. So a
+    union of groups counts for little where it is hardly shorter than what joins it to the rest, however dense these
+    groups are. (`levels` takes the point's shortest edge for d: it asks whether there are clusters at all.)
+
+    Layers are those cuts
+
+    - that are peaks: their stability is not exceeded by that of the next smaller or larger range of sizes;
+    - whose stability is at least `LEAST_STABLE` of the largest one;
+    - that are not the same clusters as a more stable layer, with an adjusted Rand index of `SAME` or more among the
+      points that both have in a leaf.
+
+    At most the `MOST_LAYERS` most stable are kept.
+
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points. Returns list of Layer: with growing
+    numbers of clusters, from 2 to `MOST_CLUSTERS`.
+    """
+    leaves = Leaves(edges, n)
+    cuts = [
+        _layer(leaves, low, high)
+        for low, high in itertools.pairwise(leaves.ends())
+        if 2 <= len(leaves.at(low)) <= MOST_CLUSTERS
+    ]
+    heights = np.array([0.0, *(cut.stability for cut in cuts), 0.0])
+    peaks = [
+        cut
+        for cut, before, after in zip(cuts, heights[:-2], heights[2:], strict=True)
+        if cut.stability > 0 and cut.stability >= max(before, after, LEAST_STABLE * heights.max())
+    ]
+    kept: list[Layer] = []
+    for cut in sorted(peaks, key=lambda one: (-one.stability, one.n_clusters)):
+        if len(kept) < MOST_LAYERS and not any(_are_same(cut.labels, other.labels) for other in kept):
+            kept.append(cut)
+    return sorted(kept, key=lambda one: one.n_clusters)
+
+
+def _layer(leaves: Leaves, low: float, high: float) -> Layer:
+    """The leaves of the smallest sizes from ``low`` up to ``high``."""
+    labels, ends = leaves.labels(low), leaves.merged_at(low)
+    inside = labels >= 0
+    own = labels[inside]
+    lengths = leaves.joined_at(float(np.sqrt(low * high)))[inside]
+    ratios = np.divide(lengths, ends[own], out=np.ones(len(own)), where=ends[own] > 0)
+    sums = np.bincount(own, 1.0 - np.minimum(ratios, 1.0), minlength=len(ends))
+    each = sums / np.maximum(np.bincount(own, minlength=len(ends)), 1)
+    persistence, span = float(sums.sum()) / len(labels), float(np.log(high / low))
+    return Layer(labels, persistence * span, persistence, span, float(low), each)
+
+
+def _are_same(labels: Int32, others: Int32) -> bool:
+    """Whether two cuts are the same clusters, (n,) each, but for some points."""
+    from sklearn.metrics import adjusted_rand_score  # noqa: PLC0415  a plan, which reads constants, has no use for it
+
+    both = (labels >= 0) & (others >= 0)
+    return bool(both.any()) and bool(adjusted_rand_score(labels[both], others[both]) >= SAME)

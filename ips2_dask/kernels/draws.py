@@ -11,13 +11,7 @@ from ips2_dask.typing import UInt64
 def hashes(numbers: NDArray[np.integer], seed: int, purpose: int) -> UInt64:
     """64 bits for each number, as good as random: SplitMix64 (Steele et al. 2014) from a start that the seed gives.
 
-    Parameters
-    ----------
-    numbers : (n,)
-        Not negative.
-    seed : int
-    purpose : int
-        Draws for another purpose are others.
+    ``numbers`` (n,): not negative; ``purpose``: draws for another purpose are others.
     """
     start = np.uint64(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0])
     with np.errstate(over="ignore"):

@@ -99,11 +99,7 @@ class Repeats(NamedTuple):
 def repeats(keys: NDArray[np.uint64], ids: Int64) -> Repeats:
     """Which rows equal an earlier one, by their `digests`.
 
-    Parameters
-    ----------
-    keys : (n, 2) uint64
-    ids : (n,) int64
-        Numbers of the rows, in any order.
+    ``keys`` (n, 2) uint64; ``ids`` (n,) int64: numbers of the rows, in any order.
     """
     order = np.lexsort((ids, keys[:, 1], keys[:, 0]))
     keys, ids = keys[order], ids[order]
@@ -194,18 +190,8 @@ def neighbors_among_copies(
 ) -> tuple[Int32, Float32]:
     """The n nearest of some rows of X, themselves first, from a search among its different rows alone.
 
-    Parameters
-    ----------
-    rows : (rows,) int
-    X : (m, f) float32
-    groups : Groups
-        Of X.
-    n : int
-        1 <= n <= m.
-    narrow : Projected, optional
-        Of X, for Euclidean distances.
-    nearest : callable
-        The search of the metric where that is not given.
+    ``rows`` (rows,) int; ``X`` (m, f) float32; ``groups``: of X; ``n``: 1 <= n <= m; ``narrow``: of X, for
+    Euclidean distances; ``nearest``: the search of the metric where that is not given.
     """
     wanted, which = np.unique(groups.group[rows], return_inverse=True)
     different = np.ascontiguousarray(X[groups.first])

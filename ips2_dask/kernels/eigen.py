@@ -58,10 +58,8 @@ Step = tuple[float, float, float]
 class Space(Protocol):
     """Operations of the solver on block vectors of a fixed number of rows.
 
-    Attributes
-    ----------
-    whole_products : bool
-        Whether Ritz pairs may be made of L y as a whole, beside y; else of panels of columns, each made twice.
+    ``whole_products``: whether Ritz pairs may be made of L y as a whole, beside y; else of panels of columns, each
+    made twice.
     """
 
     whole_products: bool
@@ -113,16 +111,9 @@ class Known:
 
     See docs/method.md, Eigenvalue 1.
 
-    Parameters
-    ----------
-    root : (n,) float
-        sqrt(degree) unit of each row.
-    label : (n,) int32
-        Component of each row.
-    count : int
-        Number of components.
-    volumes : (count,) float64, optional
-        Volume of each component, where these rows are a part of all; None sums it over them.
+    ``root`` (n,) float: sqrt(degree) unit of each row; ``label`` (n,) int32: component of each row; ``count``:
+    number of components; ``volumes`` (count,) float64: volume of each component, where these rows are a part of
+    all; None sums it over them.
     """
 
     def __init__(self, root: Float, label: Int32, count: int, volumes: Float64 | None = None) -> None:
@@ -181,15 +172,8 @@ class Known:
 class ArraySpace:
     """Block vectors as NumPy arrays in this process, worked on by fixed chunks of rows.
 
-    Parameters
-    ----------
-    operator : Operator
-    known : Known, optional
-        Eigenvectors to be deflated.
-    dtype : numpy type
-        Of the blocks.
-    panels : int
-        In how many panels of columns a block is filtered: a filter needs three of what it works on.
+    ``known``: eigenvectors to be deflated; ``dtype``: of the blocks; ``panels``: in how many panels of columns a
+    block is filtered: a filter needs three of what it works on.
     """
 
     def __init__(

@@ -34,12 +34,8 @@ MIN_EIGENVALUE = 0.01
 class Basis(NamedTuple):
     """The part of a run that new samples need; its rows are those of the training samples.
 
-    Attributes
-    ----------
-    pairwise : (m, c) float32
-        (1 - w) B, each row times the training sample's own factor in S'.
-    high_order : (m, c) float32
-        w V' B.
+    ``pairwise`` (m, c) float32: (1 - w) B, each row times the training sample's own factor in S'; ``high_order``
+    (m, c) float32: w V' B.
     """
 
     pairwise: Float32
@@ -55,16 +51,9 @@ def inverse_values(values: Float64) -> Float64:
 def basis(U: Matrix, S: Matrix | None, B: Float64, weight: float, normalized: bool) -> Basis:
     """The two parts of U B, for later sums over the neighbours of a new sample.
 
-    Parameters
-    ----------
-    U, S : (m, m) CSR or dense
-        The fused and the pairwise similarity; what U holds besides (1 - w) S' is its high-order part. S is None where
-        it is not in U.
-    B : (m, c)
-    weight : float
-        w.
-    normalized : bool
-        Whether S' = D_S^-1/2 S D_S^-1/2.
+    ``U``, ``S`` (m, m) CSR or dense: the fused and the pairwise similarity; what U holds besides (1 - w) S' is its
+    high-order part. S is None where it is not in U; ``B`` (m, c); ``weight``: w; ``normalized``: whether S' =
+    D_S^-1/2 S D_S^-1/2.
     """
     factor = np.ones(len(B))
     if S is None:
@@ -92,14 +81,9 @@ def shares(distances: NDArray[np.floating]) -> Float64:
 def pairwise_part(weights: Float64, rows: Float32, normalized: bool) -> Float64:
     """The pairwise part of u_x B for new samples x: (n, c), not divided by lengths.
 
-    Parameters
-    ----------
-    weights : (n, q) or (n, m)
-        S of each new sample and some training samples, 0 where they are not joined.
-    rows : (n, q, c) or (m, c)
-        Rows of the pairwise basis at these samples, or all of them.
-    normalized : bool
-        Whether S is normalised by row sums, of which the new sample's is the sum of its weights.
+    ``weights`` (n, q) or (n, m): S of each new sample and some training samples, 0 where they are not joined;
+    ``rows`` (n, q, c) or (m, c): rows of the pairwise basis at these samples, or all of them; ``normalized``:
+    whether S is normalised by row sums, of which the new sample's is the sum of its weights.
     """
     part = weights @ rows if rows.ndim == 2 else np.einsum("ij,ijc->ic", weights, rows, dtype=np.float64)
     if normalized:
@@ -142,12 +126,8 @@ def gaps(points: Float64, means: Float64) -> Float64:
 def gaps_of_products(products: Float64, squares: Float64) -> Float64:
     """Squared distances of rows of U to mean rows, the row's own squared length left out: (n, c).
 
-    Parameters
-    ----------
-    products : (n, c)
-        Of the rows with the mean rows.
-    squares : (c,)
-        Squared lengths of the mean rows; zero where a cluster is empty.
+    ``products`` (n, c): of the rows with the mean rows; ``squares`` (c,): squared lengths of the mean rows; zero
+    where a cluster is empty.
     """
     return np.where(squares > 0, squares - 2.0 * products, np.inf)
 

@@ -134,13 +134,7 @@ def unit_exponent(statistics: Statistics, spread: Float64, m: int) -> int:
     2^UNIT_EXPONENT, so that no result depends on the unit of the input as long as one is a power of two times another.
     0 where all samples are equal.
 
-    Parameters
-    ----------
-    statistics : Statistics
-        Of all rows.
-    spread : (f,)
-        Divisors of their columns.
-    m : int
+    ``statistics``: of all rows; ``spread`` (f,): divisors of their columns.
     """
     return root_exponent(np.ldexp(_moments(statistics, m)[1], statistics.exponent) / spread)
 
@@ -314,18 +308,8 @@ def _digit_bits(step: int) -> int:
 def digit_counts(X: Float64, prefixes: UInt64, step: int) -> NDArray[np.int32]:
     """How many rows of X have each value of the next binary digits, among those that begin as ``prefixes``.
 
-    Parameters
-    ----------
-    X : (rows, f) float64
-        NaN where a value is missing.
-    prefixes : (2, f) uint64
-        The digits found so far of each column's two middle values.
-    step : int
-        The round, 0 to 5.
-
-    Returns
-    -------
-    (2, f, 2^MEDIAN_BITS) int32
+    ``X`` (rows, f) float64: NaN where a value is missing; ``prefixes`` (2, f) uint64: the digits found so far of
+    each column's two middle values; ``step``: the round, 0 to 5. Returns (2, f, 2^MEDIAN_BITS) int32.
     """
     counts = np.zeros((2, X.shape[1], 1 << MEDIAN_BITS), np.int32)
     _count_digits(sortable_keys(X), prefixes, MEDIAN_SHIFTS[step], _digit_bits(step), counts)
@@ -337,10 +321,7 @@ def digit_counts(X: Float64, prefixes: UInt64, step: int) -> NDArray[np.int32]:
 class Medians:
     """The search for the two middle values of each column, a round at a time.
 
-    Parameters
-    ----------
-    present : (f,) int
-        How many values each column has, at least one.
+    ``present`` (f,) int: how many values each column has, at least one.
     """
 
     def __init__(self, present: Int64) -> None:

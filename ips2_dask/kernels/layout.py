@@ -37,18 +37,10 @@ def available() -> bool:
 def of_graph(graph: sp.csr_array | NDArray[np.floating], start: NDArray[np.floating], seed: int) -> Float32:
     """UMAP's optimiser on a graph of our own: its attraction along the edges, its repulsion between random pairs.
 
-    Parameters
-    ----------
-    graph : (n, n) CSR or dense
-        Symmetric and not negative; the diagonal is ignored. Of a dense one each row's `STRONGEST` entries are taken.
-    start : (n, columns)
-        Where the points begin: see `first_places`.
-    seed : int
-
-    Returns
-    -------
-    (n, 2) float32
-        The same bits for the same arguments: one thread computes. Points without edges stay near their start.
+    ``graph`` (n, n) CSR or dense: symmetric and not negative; the diagonal is ignored. Of a dense one each row's
+    `STRONGEST` entries are taken; ``start`` (n, columns): where the points begin: see `first_places`. Returns (n,
+    2) float32: the same bits for the same arguments: one thread computes. Points without edges stay near their
+    start.
     """
     edges = _edges(graph)
     random = np.random.RandomState(seed)
@@ -86,15 +78,7 @@ def of_graph(graph: sp.csr_array | NDArray[np.floating], start: NDArray[np.float
 def of_vectors(vectors: NDArray[np.floating], seed: int) -> Float32:
     """UMAP of vectors, on its own graph of their nearest neighbours.
 
-    Parameters
-    ----------
-    vectors : (n, columns)
-    seed : int
-
-    Returns
-    -------
-    (n, 2) float32
-        The same bits for the same arguments.
+    ``vectors`` (n, columns). Returns (n, 2) float32: the same bits for the same arguments.
     """
     places = first_places(vectors, np.random.RandomState(seed))
     if len(places) < 4:
@@ -119,15 +103,8 @@ def of_vectors(vectors: NDArray[np.floating], seed: int) -> Float32:
 def t_sne(vectors: NDArray[np.floating], seed: int) -> Float32:
     """Scikit-learn's t-SNE of vectors, by Barnes and Hut's tree; the time grows with n log n.
 
-    Parameters
-    ----------
-    vectors : (n, columns)
-    seed : int
-
-    Returns
-    -------
-    (n, 2) float32
-        The same bits for the same arguments: sums of several threads would differ from one call to the next.
+    ``vectors`` (n, columns). Returns (n, 2) float32: the same bits for the same arguments: sums of several threads
+    would differ from one call to the next.
     """
     places = first_places(vectors, np.random.RandomState(seed))
     if len(places) < 4:

@@ -53,17 +53,9 @@ class Near(NamedTuple):
 class Graph:
     """An undirected graph whose communities are the same for the same edges, in whatever order they are given.
 
-    Parameters
-    ----------
-    n : int
-        Vertices. Their numbers decide: the caller gives them in an order that does not depend on how work is cut.
-    i, j : (edges,)
-        Ends of the edges, each pair once and no loops.
-    weights : (edges,)
-        Above 0.
+    ``n``: vertices. Their numbers decide: the caller gives them in an order that does not depend on how work is
+    cut; ``i``, ``j`` (edges,): ends of the edges, each pair once and no loops; ``weights`` (edges,): above 0.
 
-    Notes
-    -----
     Of 10 million edges the graph and its communities take `ips2_dask.plan.memory.LEIDEN_EDGE_BYTES` an edge.
     """
 
@@ -81,11 +73,7 @@ class Graph:
         The iterations are counted here: igraph's own way to iterate until nothing changes does not end on some graphs
         before version 1.0.
 
-        Parameters
-        ----------
-        resolution : float
-            Above 0; larger ones give more communities.
-        seed : int
+        ``resolution``: above 0; larger ones give more communities.
         """
         with _one_at_a_time:
             self._igraph.set_random_number_generator(random.Random(seed))
@@ -118,11 +106,6 @@ class Graph:
 
         Where no resolution is found that does, the next smaller number that was met counts. There is one unless the
         graph has more components. One community is that of resolution 0, of which igraph keeps components apart.
-
-        Parameters
-        ----------
-        clusters : int
-        seed : int
         """
         if clusters == 1:
             return Near(Communities(np.zeros(self._graph.vcount(), np.int32), 1, 0.0, 1.0), None)

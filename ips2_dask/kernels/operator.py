@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from ips2_dask.kernels import buffers
-from ips2_dask.kernels.buffers import SpareBlock
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
-from ips2_dask.kernels.product import (
-    add_slots,
-    combine,
-    combine_into,
-    element_blocks,
-    find_shared,
-    multiply,
-    product_tables,
-)
+from ips2_dask.kernels.product import add_slots, combine, element_blocks, find_shared, multiply, product_tables
 from ips2_dask.kernels.sparse import Matrix, inverse_root, sort_together
 from ips2_dask.typing import Float, Float64, Integer, UInt8
 
@@ -45,23 +35,33 @@ AT_ONCE = 16
 """Slots of a wave, half a GiB of 32 columns; but it has at least two pieces for each thread, up to so many."""
 
 
-class Operator(Protocol):
-    """A symmetric matrix known by its products."""
+class _SpareBlock:
+    """Memory of one block that its operator's caller gave up, for the operator's next product.
 
-    shape: tuple[int, int]
-    dtype: np.dtype[np.floating]
+    The system clears every page before a process sees it for the first time: for blocks of vectors, which come and go
+    in every product, that takes a fifth of the product's time.
+    """
 
-    def matmat(self, x: Float) -> Float:
-        """The product with a block of columns (n, columns)."""
-        ...
+    def __init__(self) -> None:
+        self._block: Float | None = None
 
-    def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
-        ...
+    def keep(self, block: Float | None) -> None:
+        """Keep the memory of a block that is not used any more; None frees it."""
+        self._block = block
 
-    def release(self) -> None:
-        """Let go of memory kept for the next product: that will have other columns."""
-        ...
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
+        """An array of any content; memory of another shape or dtype is freed before."""
+        block, self._block = self._block, None
+        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
+            del block
+            return np.empty(shape, dtype)
+        return block
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
+        """An array of zeros."""
+        block = self.array(shape, dtype)
+        map_chunks(lambda a, b: block[a:b].fill(0), len(block), ROWS)
+        return block
 
 
 class MatrixOperator:
@@ -72,7 +72,7 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
-        self._spare = SpareBlock()
+        self._spare = _SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
         csr: sp.csr_array = matrix  # looked into only where it is one
         self._vector_rows = single and csr.indices.dtype == np.int32
@@ -139,7 +139,7 @@ class Piece(NamedTuple):
 class Counts(NamedTuple):
     """Work of one product of a `NeighborhoodOperator`."""
 
-    stored: int  # bytes of distances and owner bits, or of the blocks' values
+    stored: int  # bytes of distances and owner bits
     rows: int  # that neighbourhoods read, and as many that they add to
     slots: int
     made: int  # entries computed
@@ -147,7 +147,7 @@ class Counts(NamedTuple):
 
 
 class NeighborhoodOperator:
-    """D^-1/2 R D^-1/2 from block distances and owner bits, without R, or from the blocks' values.
+    """D^-1/2 R D^-1/2 from block distances and owner bits, without R.
 
     See docs/method.md, A sum of small blocks.
 
@@ -156,21 +156,9 @@ class NeighborhoodOperator:
     for any number of threads. Pieces go in waves, one after the other in the same slots, so that these take less memory
     than the blocks: one piece at a time on one thread. A thread waits at the end of a wave, so on more they are large.
 
-    Parameters
-    ----------
-    blocks : (m, k (k - 1) / 2) float32
-        Distances inside each neighbourhood.
-    owned : (m, bytes) uint8
-        Packed bits of `kernels.tensor.owned_subsets`.
-    ids : (m, q) int32
-        Numbers of each neighbourhood's pairs.
-    n_pairs : int
-    k : int
-    sigma, epsilon : float
-    elements : bool
-        Whether to keep the blocks' values (4 q (q + 1) / 2 bytes a sample) instead of making them for each product.
-    dtype : numpy type
-        Of the block vectors.
+    ``blocks`` (m, k (k - 1) / 2) float32: distances inside each neighbourhood; ``owned`` (m, bytes) uint8: packed
+    bits of `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32: numbers of each neighbourhood's pairs; ``dtype``:
+    of the block vectors.
     """
 
     def __init__(
@@ -183,7 +171,6 @@ class NeighborhoodOperator:
         sigma: float,
         epsilon: float,
         *,
-        elements: bool = False,
         dtype: type = np.float32,
     ) -> None:
         self.shape = (n_pairs, n_pairs)
@@ -191,17 +178,10 @@ class NeighborhoodOperator:
         self.scale: Float = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
-        self._spare, self._slots = SpareBlock(), SpareBlock()
+        self._spare, self._slots = _SpareBlock(), _SpareBlock()
         self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
         self.pieces: list[Piece] = []
         self._split()
-        self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
-        if elements:
-            map_chunks(
-                lambda a, b: element_blocks(blocks[a:b], owned[a:b], self._tables, self._elements[a:b]),
-                len(ids),
-                self._piece,
-            )
 
     def _split(self) -> None:
         """Decide which pairs are shared between pieces, and where each piece sums them."""
@@ -226,16 +206,14 @@ class NeighborhoodOperator:
 
     def counts(self) -> Counts:
         """What one product has to read and to compute, for a benchmark's comparison with what the machine can do."""
-        entries = len(self._ids) * len(self._tables.places)
-        kept = len(self._elements) > 0
-        stored = self._elements.nbytes if kept else self._blocks.nbytes + self._owned.nbytes
+        stored, made = self._blocks.nbytes + self._owned.nbytes, len(self._ids) * len(self._tables.places)
         slots = sum(len(piece.owner) for piece in self.pieces)
-        return Counts(stored, self._ids.size, slots, 0 if kept else entries, self._ids.size * self._ids.shape[1])
+        return Counts(stored, self._ids.size, slots, made, self._ids.size * self._ids.shape[1])
 
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays that are kept between products."""
-        arrays = self.scale, self._blocks, self._owned, self._ids, self._out_of, self._elements
+        arrays = self.scale, self._blocks, self._owned, self._ids, self._out_of
         return sum(array.nbytes for array in arrays) + sum(piece.owner.nbytes for piece in self.pieces)
 
     def normalize(self, degrees: Float64) -> None:
@@ -266,19 +244,8 @@ class NeighborhoodOperator:
         def sums(number: int, _: int) -> None:
             a, b, part = wave[number].start, wave[number].stop, parts[number]
             part.fill(0)
-            multiply(
-                self._blocks[a:b],
-                self._owned[a:b],
-                self._elements[a:b],
-                self._ids[a:b],
-                self._out_of[a:b],
-                0,
-                self._tables,
-                self.scale,
-                x,
-                y,
-                part,
-            )
+            some = self._blocks[a:b], self._owned[a:b], self._ids[a:b], self._out_of[a:b]
+            multiply(*some, 0, self._tables, self.scale, x, y, part)
 
         map_chunks(sums, len(wave), 1)
 
@@ -317,146 +284,60 @@ class NeighborhoodOperator:
         return result
 
 
-class _Rows:
-    """The rows of R that one chunk owns, and the recurrence a L y + b y + c previous on them."""
+Operator: TypeAlias = MatrixOperator | NeighborhoodOperator
+"""A symmetric matrix known by its products: ``matmat``, and ``recur`` for a step of a filter."""
 
-    def __init__(self, touched: int, own: slice) -> None:
-        self.touched, self.own = touched, own
+
+class _Rows:
+    """The rows of R that one range of samples owns, over the pairs that these touch."""
+
+    own: slice
 
     def product(self, x: Float, scale: Float) -> Float:
-        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        """R (scale x) on the range's own rows, from x (n, columns) on all that are touched."""
         raise NotImplementedError
 
-    def recur(self, x: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous on the chunk's own rows, from x on all that are touched, whose own rows are y.
-
-        ``previous`` is overwritten by it.
-        """
+    def normalized(self, x: Float, scale: Float) -> Float:
+        """D^-1/2 R D^-1/2 x on the range's own rows, from x and ``scale`` = D^-1/2 on all that are touched."""
         sums = self.product(x, scale)
-        kind = sums.dtype.type
-        scale = scale[self.own].astype(kind, copy=False)
-        if previous is None:
-            combine(sums, scale, y, sums[:0], kind(a), kind(b), kind(c))
-            return sums
-        combine_into(previous, sums, scale, y, kind(a), kind(b), kind(c))
-        return previous
+        one, zero = sums.dtype.type(1), sums.dtype.type(0)
+        combine(sums, scale[self.own].astype(sums.dtype, copy=False), x[self.own], sums[:0], one, zero, zero)
+        return sums
 
 
 class ChunkMatrix(_Rows):
-    """The rows of R that one chunk owns as CSR: each row is summed by ascending columns, on any worker.
-
-    Parameters
-    ----------
-    matrix : (own rows, touched) CSR, float32, columns ascending
-    own : slice
-        The chunk's own rows among the touched.
-    """
+    """The rows as CSR (own rows, touched) float32: each row is summed by ascending columns."""
 
     def __init__(self, matrix: sp.csr_array, own: slice) -> None:
-        super().__init__(int(matrix.shape[1]), own)
-        self._matrix = matrix
+        self._matrix, self.own = matrix, own
 
     def product(self, x: Float, scale: Float) -> Float:
-        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        """R (scale x) on the range's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
         return np.asarray(self._matrix @ (x * scale[:, None].astype(kind, copy=False)), kind)
 
 
-class ChunkRowsMatrix(_Rows):
-    """The rows of a matrix that one chunk owns as CSR, with what scales them in its entries.
-
-    The matrix is a normalised symmetric one, or that of a random walk.
-
-    Parameters
-    ----------
-    matrix : (own rows, touched) CSR, float32, int32 columns ascending
-    own : slice
-        The chunk's own rows among the touched.
-    """
-
-    def __init__(self, matrix: sp.csr_array, own: slice) -> None:
-        super().__init__(int(matrix.shape[1]), own)
-        self._matrix = matrix
-
-    def product(self, x: Float, scale: Float) -> Float:
-        """The product on the chunk's own rows, from x (n, columns) on all that are touched.
-
-        Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
-        ``scale`` is not looked at.
-        """
-        return np.asarray(self._matrix @ x, np.float32)
-
-    def recur(self, x: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """As of `_Rows`; ``scale`` is not looked at."""
-        m, kind = self._matrix, np.float32
-        if x.shape[1] % 8:  # a few vectors of a Lanczos process
-            out = self.product(x, scale)
-            ones = np.ones(len(out), kind)
-            combine(out, ones, y, out[:0] if previous is None else previous, kind(a), kind(b), kind(c))
-            return out
-        out = buffers.empty(y.shape, kind) if previous is None else previous
-        before = out[:0] if previous is None else previous
-        recur_rows(m.indptr, m.indices, m.data, x, y, before, kind(a), kind(b), kind(c), out, 0, len(out))
-        return out
-
-
 class ChunkOperator(_Rows):
-    """The rows of R that one chunk owns, over all neighbourhoods that hold one of its samples, in centre order.
+    """The rows by all neighbourhoods that hold one of the range's samples, in centre order.
 
-    Parameters
-    ----------
-    blocks, owned : (centres, ...)
-        As in `NeighborhoodOperator`, of all centres whose neighbourhood holds a sample of the chunk.
-    ids : (centres, q) int32
-        Numbers of their pairs among those that any of them holds, ascending.
-    touched : int
-        How many that are.
-    own : slice
-        Those of them that the chunk owns.
-    k : int
-    sigma, epsilon : float
-    elements : bool
-        Whether to keep the blocks' values instead of making them for each product, as in `NeighborhoodOperator`.
+    ``blocks``, ``owned`` (centres, ...): as in `NeighborhoodOperator`, of all centres whose neighbourhood holds a
+    sample of the range; ``ids`` (centres, q) int32: numbers of their pairs among those that any of them holds,
+    ascending; ``own``: those of them that the range owns.
     """
 
     def __init__(
-        self,
-        blocks: Float,
-        owned: UInt8,
-        ids: Integer,
-        touched: int,
-        own: slice,
-        k: int,
-        sigma: float,
-        epsilon: float,
-        *,
-        elements: bool = False,
+        self, blocks: Float, owned: UInt8, ids: Integer, own: slice, k: int, sigma: float, epsilon: float
     ) -> None:
-        super().__init__(touched, own)
-        self._blocks, self._owned, self._ids = blocks, owned, ids
+        self._blocks, self._owned, self._ids, self.own = blocks, owned, ids, own
         self._tables = product_tables(k, sigma, epsilon)
-        self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
-        if elements:
-            element_blocks(blocks, owned, self._tables, self._elements)
 
     def product(self, x: Float, scale: Float) -> Float:
-        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        """R (scale x) on the range's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
-        y = buffers.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
-        nowhere = np.empty((0, x.shape[1]), kind)
-        multiply(
-            self._blocks,
-            self._owned,
-            self._elements,
-            self._ids,
-            self._ids,
-            self.own.start,
-            self._tables,
-            scale.astype(kind, copy=False),
-            np.ascontiguousarray(x, kind),
-            y,
-            nowhere,
-        )
+        y: Float = np.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
+        x, scale = np.ascontiguousarray(x, kind), scale.astype(kind, copy=False)
+        some = self._blocks, self._owned, self._ids, self._ids
+        multiply(*some, self.own.start, self._tables, scale, x, y, np.empty((0, x.shape[1]), kind))
         return y
 
 
@@ -516,15 +397,8 @@ def assemble_normalized(
     It is made straight from block distances and owner bits, without triplets and without a sort of all entries. For
     small k a product with the stored matrix is faster than one that makes its blocks again; it needs 8 bytes an entry.
 
-    Parameters
-    ----------
-    blocks : (m, k (k - 1) / 2) float32
-    owned : (m, bytes) uint8
-        Packed bits of `kernels.tensor.owned_subsets`.
-    ids : (m, q) int32
-    degrees : (P,) float64
-    k : int
-    sigma, epsilon : float
+    ``blocks`` (m, k (k - 1) / 2) float32; ``owned`` (m, bytes) uint8: packed bits of
+    `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32; ``degrees`` (P,) float64.
     """
     n, q = len(degrees), ids.shape[1]
     tables = product_tables(k, sigma, epsilon)

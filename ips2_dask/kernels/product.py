@@ -95,38 +95,38 @@ def _side_by_side(blocks, owned, p, count, lengths, packed, own):  # type: ignor
 
 
 @njit(nogil=True, cache=True)
+def _evaluate(lengths, own, tables, entries):  # type: ignore[no-untyped-def]
+    """The entries of neighbourhoods that `_side_by_side` has put into lanes."""
+    evaluate(
+        types.uintp(lengths.ctypes.data),
+        types.uintp(own.ctypes.data),
+        types.uintp(tables.places.ctypes.data),
+        types.uintp(tables.weights.ctypes.data),
+        types.uintp(len(tables.places)),
+        tables.sigma,
+        tables.epsilon,
+        types.uintp(entries.ctypes.data),
+    )
+
+
+@njit(nogil=True, cache=True)
 def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
     """W_p o B_p of each neighbourhood, upper triangle by rows.
 
-    Parameters
-    ----------
-    blocks : (rows, k (k - 1) / 2) float32
-        Distances inside each neighbourhood.
-    owned : (rows, bytes) uint8
-        Packed bits of `tensor.owned_subsets`.
-    tables : Tables
-    out : (rows, q (q + 1) / 2) float32
+    ``blocks`` (rows, k (k - 1) / 2) float32: distances inside each neighbourhood; ``owned`` (rows, bytes) uint8:
+    packed bits of `tensor.owned_subsets`; ``out`` (rows, q (q + 1) / 2) float32.
     """
-    places, weights, sigma, epsilon = tables.places, tables.weights, tables.sigma, tables.epsilon
+    n = len(tables.places)
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
     packed = np.zeros((owned.shape[1], LANES), np.uint8)
     own = np.empty((8 * owned.shape[1], LANES), np.float32)
-    entries = np.empty((len(places), LANES), np.float32)
+    entries = np.empty((n, LANES), np.float32)
     for p in range(0, len(blocks), LANES):
         count = min(LANES, len(blocks) - p)
         _side_by_side(blocks, owned, p, count, lengths, packed, own)
-        evaluate(
-            types.uintp(lengths.ctypes.data),
-            types.uintp(own.ctypes.data),
-            types.uintp(places.ctypes.data),
-            types.uintp(weights.ctypes.data),
-            types.uintp(len(places)),
-            sigma,
-            epsilon,
-            types.uintp(entries.ctypes.data),
-        )
+        _evaluate(lengths, own, tables, entries)
         for lane in range(count):
-            for t in range(len(places)):
+            for t in range(n):
                 out[p + lane, t] = entries[t, lane]
 
 
@@ -212,7 +212,7 @@ def _scatter(sums, targets, columns):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, slots):  # type: ignore[no-untyped-def]
+def multiply(blocks, owned, into, out_of, first, tables, scale, x, y, slots):  # type: ignore[no-untyped-def]
     """Add these neighbourhoods' share of R (scale x) to rows of y, or of ``slots``, the rows after those of y.
 
     Parameters
@@ -221,8 +221,6 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
         Distances inside each neighbourhood.
     owned : (rows, bytes) uint8
         Packed bits of `tensor.owned_subsets`.
-    elements : (rows or 0, q (q + 1) / 2) float32
-        Values of `element_blocks`; without rows they are made from ``blocks`` and ``owned``.
     into : (rows, q) int32
         Rows of x that a neighbourhood's pairs read.
     out_of : (rows, q) int32
@@ -234,14 +232,12 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
     y, slots : (rows of the result, columns), (shared pairs, columns)
         Of the dtype of x.
     """
-    places, weights, strips = tables.places, tables.weights, tables.strips
-    sigma, epsilon = tables.sigma, tables.epsilon
-    q, n = into.shape[1], len(places)
+    strips, q = tables.strips, into.shape[1]
     wide = (x.shape[1] + 7) // 8 * 8
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
     packed = np.zeros((owned.shape[1], LANES), np.uint8)
     own = np.empty((8 * owned.shape[1], LANES), np.float32)
-    entries = np.zeros((n + 1, LANES), np.float32)
+    entries = np.zeros((len(tables.places) + 1, LANES), np.float32)
     strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
     x_local = np.zeros((LANES, q, wide), x.dtype)
     y_local = np.empty((LANES, ROWS * len(strips), wide), x.dtype)
@@ -252,22 +248,8 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
             _find_targets(out_of[p + lane], first, y, slots, targets[lane])
         for following in range(p + LANES, min(p + 2 * LANES, len(into))):
             _fetch(x, scale, into[following])
-        if len(elements):
-            for lane in range(count):
-                for t in range(n):
-                    entries[t, lane] = elements[p + lane, t]
-        else:
-            _side_by_side(blocks, owned, p, count, lengths, packed, own)
-            evaluate(
-                types.uintp(lengths.ctypes.data),
-                types.uintp(own.ctypes.data),
-                types.uintp(places.ctypes.data),
-                types.uintp(weights.ctypes.data),
-                types.uintp(n),
-                sigma,
-                epsilon,
-                types.uintp(entries.ctypes.data),
-            )
+        _side_by_side(blocks, owned, p, count, lengths, packed, own)
+        _evaluate(lengths, own, tables, entries)
         for lane in range(count):
             _gather(x, scale, into[p + lane], x_local[lane])
         for tile in range(len(strips)):
@@ -321,15 +303,3 @@ def combine(out, scale, y, previous, a, b, c):  # type: ignore[no-untyped-def]
             before = previous[r]
             for t in range(len(target)):
                 target[t] += c * before[t]
-
-
-@njit(nogil=True, cache=True, fastmath=True)
-def combine_into(previous, sums, scale, y, a, b, c):  # type: ignore[no-untyped-def]
-    """previous = a scale sums + b y + c previous, row by row; ``sums`` is overwritten. It has the bits of `combine`."""
-    for r in range(len(sums)):
-        root = a * scale[r]
-        target, source, before = sums[r], y[r], previous[r]
-        for t in range(len(target)):
-            target[t] = root * target[t] + b * source[t]
-        for t in range(len(target)):
-            before[t] = target[t] + c * before[t]

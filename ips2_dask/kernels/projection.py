@@ -126,18 +126,8 @@ def _measure(X, own, ids, counts, indices, distances):  # type: ignore[no-untype
 def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tuple[Int32, Float32]:
     """The n nearest rows of X to its rows ``own`` but for a few, by (distance, id), themselves left out.
 
-    Parameters
-    ----------
-    X : (m, f) float32
-    narrow : Narrowed
-        Of X.
-    own : (rows,) int
-    n : int
-
-    Returns
-    -------
-    indices, distances : (rows, n) int32, float32
-        Of rows that are among the candidates; -1 and infinity where X has too few.
+    ``X`` (m, f) float32; ``narrow``: of X; ``own`` (rows,) int. Returns ``indices, distances`` (rows, n) int32,
+    float32: of rows that are among the candidates; -1 and infinity where X has too few.
     """
     Z, norms = narrow
     indices = np.full((len(own), n), -1, np.int32)

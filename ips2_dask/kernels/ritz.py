@@ -82,7 +82,7 @@ def sums(
         x = np.empty((len(pairs), min(COLUMNS, w.shape[1] - a)), np.float32)
         start_rows(w[:, some], pairs, root, x)
         X[:, some] = x[own]
-        LX[:, some] = operator.recur(x, scale, x[own], None, 1.0, 0.0, 0.0)
+        LX[:, some] = operator.normalized(x, scale)
 
     def part(low: int, high: int) -> Float64:
         x, Lx = X[low:high].astype(np.float64), LX[low:high].astype(np.float64)

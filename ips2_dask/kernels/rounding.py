@@ -1,10 +1,11 @@
-"""From an embedding to labels, which is called rounding: column weights, starts, labels spread over U, comparison.
+"""From an embedding to labels, which is called rounding: column weights, k-means, labels spread over U, comparison.
 
 Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on it, F shares of each cluster (m, c).
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,14 +78,8 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
     2007; Saerens et al. 2004); they depend on the ratios of the gaps, not on their scale, which shrinks as samples
     become more. Dividing by row lengths takes out what degrees alone say (von Luxburg 2007, section 6.2).
 
-    Parameters
-    ----------
-    values : (columns,)
-        Eigenvalues of D^-1/2 U D^-1/2, descending.
-    components : int
-        Connected components of U: so many of ``values`` are 1.
-    n_clusters : int
-        c; columns up to the c-th weigh at least `MIN_WEIGHT`.
+    ``values`` (columns,): eigenvalues of D^-1/2 U D^-1/2, descending; ``components``: connected components of U: so
+    many of ``values`` are 1; ``n_clusters``: c; columns up to the c-th weigh at least `MIN_WEIGHT`.
     """
     gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
     weights = np.ones(len(gaps))
@@ -151,12 +146,7 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
     After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. Samples that no label
     reaches have a row of zeros.
 
-    Parameters
-    ----------
-    multiply : callable
-        From F to P F.
-    labels : (m,)
-        -1 where a sample has none.
+    ``multiply``: from F to P F; ``labels`` (m,): -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
     anchors = np.flatnonzero(labels >= 0)
@@ -188,16 +178,8 @@ class CutSums(NamedTuple):
 def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, scale: float) -> CutSums:
     """Contribution of some rows of U to a partition's normalised cut.
 
-    Parameters
-    ----------
-    rows : CSR (n, columns)
-        Rows of U.
-    labels : (columns,)
-        Of the samples that the columns stand for.
-    own : (n,)
-        Of the samples that the rows stand for.
-    scale : float
-        A power of two above every degree.
+    ``rows`` CSR (n, columns): rows of U; ``labels`` (columns,): of the samples that the columns stand for; ``own``
+    (n,): of the samples that the rows stand for; ``scale``: a power of two above every degree.
     """
     row_numbers = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     same = labels[rows.indices] == own[row_numbers]
@@ -269,3 +251,92 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
         ):
             return one
     return best
+
+
+# ---- Lloyd's k-means by partial sums: the rounds of scikit-learn's KMeans(algorithm="lloyd") from given centres
+
+ROWS = 1 << 14
+"""Points whose distances to all centres are in memory at a time."""
+
+MOST_ROUNDS = 300
+TOL = 1e-4
+"""scikit-learn's own limits: rounds end where the centres' squared moves add up to at most this share of a column's
+variance."""
+
+
+class Sums(NamedTuple):
+    """What some points add to a round."""
+
+    sums: Float64  # (c, d) sum of the points nearest to each centre
+    sizes: Int64  # (c,) how many these are
+    inertia: float  # sum of their squared distances to their centres
+    labels: bytes  # digest of their labels
+
+
+class Moments(NamedTuple):
+    """What the variance of the columns follows from."""
+
+    rows: int
+    sums: Float64  # (d,)
+    squares: Float64  # (d,)
+
+
+def moments(points: Float32) -> Moments:
+    """The moments of some points (n, d), summed in float64."""
+    wide = points.astype(np.float64)
+    return Moments(len(points), wide.sum(axis=0), np.square(wide).sum(axis=0))
+
+
+def nearest_centers(points: Float32, centers: Float64) -> tuple[Int32, Float64]:
+    """The nearest centre of each point (ties: the first), and its squared distance: (n,) int32 and float64."""
+    labels, squares = np.empty(len(points), np.int32), np.empty(len(points))
+    norms = np.square(centers).sum(axis=1)
+    for low in range(0, len(points), ROWS):
+        some = points[low : low + ROWS].astype(np.float64)
+        gaps = norms - 2.0 * (some @ centers.T)
+        nearest = gaps.argmin(axis=1)
+        labels[low : low + ROWS] = nearest
+        squares[low : low + ROWS] = np.square(some - centers[nearest]).sum(axis=1)
+    return labels, squares
+
+
+def partial_sums(points: Float32, centers: Float64) -> Sums:
+    """What points (n, d) add to a round from these centres (c, d), each sum in the order of the points."""
+    labels, squares = nearest_centers(points, centers)
+    total = np.zeros_like(centers)
+    for low in range(0, len(points), ROWS):
+        own = labels[low : low + ROWS]
+        member = sp.csc_array(
+            (np.ones(len(own)), own, np.arange(len(own) + 1)), shape=(len(centers), len(own))
+        )  # one row of ones for each centre
+        total += member @ points[low : low + ROWS].astype(np.float64)
+    counts = np.bincount(labels, minlength=len(centers))
+    digest = hashlib.blake2b(labels.tobytes(), digest_size=16).digest()
+    return Sums(total, counts, float(squares.sum()), digest)
+
+
+class Rounds:
+    """The centres of one round after another, from the sums of all points.
+
+    ``centers`` (c, d) float64: those to begin with. A centre that no point is nearest to stays where it is;
+    ``parts``: those of all points, in a fixed order.
+    """
+
+    def __init__(self, centers: Float64, parts: list[Moments]) -> None:
+        n = sum(part.rows for part in parts)
+        mean = np.sum([part.sums for part in parts], axis=0) / n
+        variance = np.sum([part.squares for part in parts], axis=0) / n - np.square(mean)
+        self._tol = TOL * float(np.maximum(variance, 0.0).mean())
+        self.centers, self.number, self.done = np.asarray(centers, np.float64), 0, False
+        self._labels: list[bytes] = []
+
+    def take(self, parts: list[Sums]) -> None:
+        """Move the centres to the means of their points; ``parts`` are the sums of all, in a fixed order."""
+        counts = np.sum([part.sizes for part in parts], axis=0)[:, None]
+        sums = np.sum([part.sums for part in parts], axis=0)
+        moved = np.divide(sums, counts, out=self.centers.copy(), where=counts > 0)
+        shift = float(np.square(moved - self.centers).sum())
+        labels = [part.labels for part in parts]
+        self.centers, self.number = moved, self.number + 1
+        self.done = labels == self._labels or shift <= self._tol or self.number >= MOST_ROUNDS
+        self._labels = labels

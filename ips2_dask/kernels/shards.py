@@ -1,8 +1,13 @@
-"""Overlapping shards: k-means cells, each sample in its two nearest, and the lists of several cells merged."""
+"""Overlapping shards: k-means cells, each sample in its two nearest, and the lists of several cells merged.
+
+Comparing all samples of a cell takes the square of their number. In sub-cells of a fixed size, which are shards of it,
+it takes time in proportion to it; a few neighbours across the borders are missed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,14 +140,8 @@ def join_small(table: PairCounts, centroids: Float32, least: int) -> Int32:
 
     Each sample then finds as many neighbours in its cells as a list has, however far away it lies.
 
-    Parameters
-    ----------
-    table : PairCounts
-        Of the two nearest cells of all samples.
-    centroids : (cells, f)
-        Centres of the cells.
-    least : int
-        At most m.
+    ``table``: of the two nearest cells of all samples; ``centroids`` (cells, f): centres of the cells; ``least``:
+    at most m.
     """
     cells = np.arange(len(centroids), dtype=np.int32)
     while True:
@@ -194,14 +193,8 @@ def merge_lists(
 
     Lists are ordered by (distance, user's id); -1 in ``others`` is passed over.
 
-    Parameters
-    ----------
-    indices, distances : (rows, n)
-        Column 0 is the sample itself.
-    own : (rows,)
-        The samples, in the run's numbering.
-    user, rank : (m,) int32
-        The user's number of each sample of the run, and the other way round.
+    ``indices``, ``distances`` (rows, n): column 0 is the sample itself; ``own`` (rows,): the samples, in the run's
+    numbering; ``user``, ``rank`` (m,) int32: the user's number of each sample of the run, and the other way round.
     """
     return int(_merge(indices, distances, user, own, others, lengths, rank))
 
@@ -223,18 +216,8 @@ def no_lists(rows: int, width: int) -> Lists:
 def merge_numbered(lists: Lists, others: Lists, own: Int64, own_users: Int32) -> int:
     """`merge_lists` without arrays over all samples: the user's numbers that occur are numbered anew, in their order.
 
-    Parameters
-    ----------
-    lists : Lists
-        Column 0 is the sample itself; they are changed in place.
-    others : Lists
-    own, own_users : (rows,)
-        The samples, in the run's and in the user's numbering.
-
-    Returns
-    -------
-    int
-        How many entries changed.
+    ``lists``: column 0 is the sample itself; they are changed in place; ``own``, ``own_users`` (rows,): the
+    samples, in the run's and in the user's numbering. Returns int: how many entries changed.
     """
     there, also = lists.indices >= 0, others.indices >= 0
     users = np.unique(np.concatenate([own_users, lists.users[there], others.users[also]]))
@@ -293,20 +276,9 @@ def _candidates(N, start, reverse, both, rows, out):  # type: ignore[no-untyped-
 def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: Int64) -> Int32:
     """Neighbours of neighbours, and of up to n that name a sample, that share none of its two cells.
 
-    Parameters
-    ----------
-    N : (m, n) int32
-        Lists, the sample itself in column 0.
-    start, reverse : (m + 1,), (m n,)
-        In whose lists each sample is.
-    both : (m, 2) int32
-        The two cells of each sample: samples that share one were compared when its shard was searched.
-    rows : (rows,)
-
-    Returns
-    -------
-    (rows, 2 n^2) int32
-        Each candidate once, padded with -1.
+    ``N`` (m, n) int32: lists, the sample itself in column 0; ``start``, ``reverse`` (m + 1,), (m n,): in whose
+    lists each sample is; ``both`` (m, 2) int32: the two cells of each sample: samples that share one were compared
+    when its shard was searched; ``rows`` (rows,). Returns (rows, 2 n^2) int32: each candidate once, padded with -1.
     """
     candidates = np.full((len(rows), 2 * N.shape[1] ** 2), -1, np.int32)
     map_chunks(lambda a, b: _candidates(N, start, reverse, both, rows[a:b], candidates[a:b]), len(rows), 4096)
@@ -329,3 +301,59 @@ def candidate_lengths(
     lengths = np.full(candidates.shape, np.inf, np.float32)
     map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, lengths[a:b], metric), len(candidates), 1024)
     return lengths
+
+
+# ---- the many samples of a large cell, by sub-cells
+
+Search = Callable[[Float32], tuple[Int32, Float32]]
+"""From rows X to the places and distances of each one's nearest among them, the row itself first."""
+
+LARGE = 4
+"""Times as many rows as a sub-cell shall have are searched at once still."""
+
+SAMPLE_PER_CELL = 200
+"""Rows, per sub-cell, that place the centres."""
+
+
+def nearest_in_sub_cells(X: Float32, n: int, search: Search, members: int, seed: int) -> tuple[Int32, Float32]:
+    """The n nearest rows of X to each of its rows, itself first, but for a few: (m, n) places and distances.
+
+    X alone decides about the sub-cells. Rows of a sub-cell that is large itself are divided again, unless it has more
+    than half of them all: no division gets far where most rows are one crowd.
+
+    ``X`` (m, f) float32; ``n``: at most m; ``search``: the search of as few rows as a sub-cell has; of fewer than n
+    rows it gives narrower lists; ``members``: rows that a sub-cell shall have. Returns ``places, distances`` (m, n)
+    int32, float32: -1 and infinity where fewer rows than n were compared. Ties go by place.
+    """
+    m = len(X)
+    if m <= LARGE * members:
+        return _padded(*search(X), n)
+    wanted = math.ceil(2 * m / members)
+    drawn = X[is_drawn(0, m, SAMPLE_PER_CELL * wanted / m, seed)]
+    middle = centers(drawn, min(wanted, len(drawn)), seed)
+    nearest = two_nearest(X, middle)
+    nearest = join_small(count_pairs(nearest), middle, n)[nearest]
+    lists = [(np.full((m, n), -1, np.int32), np.full((m, n), np.inf, np.float32)) for _ in range(2)]
+    for cell in range(len(middle)):
+        inside = (nearest == cell).any(axis=1)
+        rows = np.flatnonzero(inside)
+        if not len(rows):
+            continue
+        if 2 * len(rows) <= m:
+            local, lengths = nearest_in_sub_cells(X[rows], min(n, len(rows)), search, members, seed)
+        else:
+            local, lengths = search(X[rows])
+        local, lengths = _padded(local, lengths, n)
+        places = np.where(local < 0, -1, rows[local])
+        for column, (indices, distances) in enumerate(lists):
+            here = nearest[rows, column] == cell
+            indices[rows[here]], distances[rows[here]] = places[here], lengths[here]
+    same = np.arange(m, dtype=np.int32)
+    merge_lists(*lists[0], *lists[1], same.astype(np.int64), same, same)
+    return lists[0]
+
+
+def _padded(places: Int32, distances: Float32, n: int) -> tuple[Int32, Float32]:
+    """Lists of width n."""
+    more = ((0, 0), (0, n - places.shape[1]))
+    return np.pad(places, more, constant_values=-1), np.pad(distances, more, constant_values=np.inf)

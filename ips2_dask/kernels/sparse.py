@@ -143,13 +143,7 @@ def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int, dtype: DTypeLike 
     A row gets what stands left of its diagonal while earlier rows are read, and the rest when its own turn comes: so
     nothing has to be sorted.
 
-    Parameters
-    ----------
-    parts : callable
-        Returns the parts in their order; it is called twice.
-    n : int
-    dtype : numpy type
-        Of the values.
+    ``parts``: returns the parts in their order; it is called twice; ``dtype``: of the values.
     """
     indptr = np.zeros(n + 1, np.int64)
     for entries, values in parts():

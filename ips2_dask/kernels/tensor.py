@@ -106,14 +106,8 @@ def _block_distances(X, local, out, metric):  # type: ignore[no-untyped-def]
 def block_distances(X: Float32, local: Int32, metric: int | None = EUCLIDEAN) -> Float32:
     """Distances among the samples of each neighbourhood, upper triangle by rows: (rows, k (k - 1) / 2).
 
-    Parameters
-    ----------
-    X : (n, f) float32
-        The samples that the neighbourhoods use.
-    local : (rows, k) int32
-        Neighbourhoods as rows of ``X``.
-    metric : int, optional
-        A code of `metrics.METRICS`.
+    ``X`` (n, f) float32: the samples that the neighbourhoods use; ``local`` (rows, k) int32: neighbourhoods as rows
+    of ``X``; ``metric``: a code of `metrics.METRICS`.
     """
     k = local.shape[1]
     distances = np.empty((len(local), k * (k - 1) // 2), np.float32)
@@ -250,14 +244,10 @@ def pair_ids(
 ) -> NDArray[np.integer]:
     """Numbers of the local pairs of the neighbourhoods N (rows, k): (rows, q).
 
-    Parameters
-    ----------
-    pairs : (n, 2) int32
-        All active pairs that these neighbourhoods hold, and maybe more, sorted; or those of a range of first samples.
-    numbers : (n,) int64, optional
-        Their numbers; None numbers them by place, as int32 where that is wide enough.
-    out : (rows, q), optional
-        Where the numbers are put; those of pairs with another first sample stay as they are.
+    ``pairs`` (n, 2) int32: all active pairs that these neighbourhoods hold, and maybe more, sorted; or those of a
+    range of first samples; ``numbers`` (n,) int64: their numbers; None numbers them by place, as int32 where that
+    is wide enough; ``out`` (rows, q): where the numbers are put; those of pairs with another first sample stay as
+    they are.
     """
     tables = local_pairs(N.shape[1])
     lowest, highest = int(pairs[0, 0]), int(pairs[-1, 0])
@@ -348,14 +338,8 @@ def triplets(
 
     See docs/method.md, Unfolding and active pairs.
 
-    Parameters
-    ----------
-    blocks : (rows, k (k - 1) / 2) float32
-        From `block_distances`.
-    ids : (rows, q) int64
-        From `pair_ids`.
-    owned : (rows, n_subsets) bool
-        From `owned_subsets`.
+    ``blocks`` (rows, k (k - 1) / 2) float32: from `block_distances`; ``ids`` (rows, q) int64: from `pair_ids`;
+    ``owned`` (rows, n_subsets) bool: from `owned_subsets`.
     """
     tables = local_pairs(k)
     n = count_entries(owned, k)

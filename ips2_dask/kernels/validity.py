@@ -41,17 +41,9 @@ RESAMPLED_TOL = 1e-3
 def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Float64:
     """Conductance of each cluster: the weight of edges that leave it over the smaller volume, its own or the rest's.
 
-    Parameters
-    ----------
-    parts : iterable of (i, j, weight)
-        Every edge of the graph once, none of a sample with itself, no weight negative.
-    labels : (m,)
-    n_clusters : int
-
-    Returns
-    -------
-    (n_clusters,) float64
-        From 0, for a cluster without an edge to others, to 1; 1 too for a cluster without any edge, or an empty one.
+    ``parts`` iterable of (i, j, weight): every edge of the graph once, none of a sample with itself, no weight
+    negative; ``labels`` (m,). Returns (n_clusters,) float64: from 0, for a cluster without an edge to others, to 1;
+    1 too for a cluster without any edge, or an empty one.
     """
     between = np.zeros(n_clusters * n_clusters)
     for i, j, weight in parts:
@@ -137,14 +129,8 @@ def replicate_rows(
     As `replicate`, but for samples too many to be embedded anew: what a subsample changes in U is not seen. Of a
     density those rows count that its tree does not leave out.
 
-    Parameters
-    ----------
-    embedding : (n, columns)
-        Drawn rows.
-    labels : (n,)
-        Of these rows.
-    n_clusters, seed, number, rounding, width
-        As of `replicate`.
+    ``embedding`` (n, columns): drawn rows; ``labels`` (n,): of these rows; ``n_clusters``, ``seed``, ``number``,
+    ``rounding``, ``width``: as of `replicate`.
     """
     rng = np.random.default_rng([seed, 31, number])
     n = len(labels)

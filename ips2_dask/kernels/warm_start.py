@@ -1,4 +1,4 @@
-"""The sample graph as a cheap start: its leading eigenvectors, carried over to the pairs."""
+"""The sample graph as a cheap start of the pairs' solver: its leading eigenvectors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ips2_dask.kernels.eigen import (
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root, normalized
-from ips2_dask.typing import Float, Float64, Int32
+from ips2_dask.typing import Float, Int32
 
 GRAPH_TOL = 1e-2
 """Residual of the sample graph's eigenvectors: the pairs' first residual is .1 whatever is gained below this. With
@@ -34,16 +34,8 @@ def graph_start(
 ) -> Float:
     """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, <= columns).
 
-    Parameters
-    ----------
-    N : (m, k) int32
-        Neighbourhoods, the sample itself first.
-    component : Components
-        Rows of islands are 0.
-    columns : int
-    seed : int
-    order : (m,) int, optional
-        The user's number of each sample, which the levels go by.
+    ``N`` (m, k) int32: neighbourhoods, the sample itself first; ``component``: rows of islands are 0; ``order``
+    (m,) int: the user's number of each sample, which the levels go by.
     """
     m, k = N.shape
     i = np.repeat(np.arange(m, dtype=np.int32), k)
@@ -75,19 +67,3 @@ def graph_start(
 
     map_chunks(chunk, m, CHUNK)
     return start
-
-
-def start_on_pairs(w: Float, pairs: Int32, root: Float64, out: Float | None = None) -> Float:
-    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver: (n, columns) float32.
-
-    See docs/method.md, The solver. It becomes the first columns of ``out`` where that is given.
-    """
-    if out is None:
-        out = np.empty((len(pairs), w.shape[1]), np.float32)
-    target = out[:, : w.shape[1]]
-
-    def chunk(a: int, b: int) -> None:
-        target[a:b] = (w[pairs[a:b, 0]] + w[pairs[a:b, 1]]) * root[a:b, None]
-
-    map_chunks(chunk, len(pairs), CHUNK)
-    return out

@@ -97,7 +97,7 @@ class Choices:
     graph : {"exact", "shards", "pynndescent", "given"}
     n_shards : int
         Overlapping shards of the sample graph, 0 where there are none.
-    operator : {"triplets", "elements", "matrix-free"}
+    operator : {"triplets", "matrix-free"}
     vectors : {"in-core", "chunked"}
         Where block vectors live.
     chunk_samples : int

@@ -18,10 +18,10 @@ from typing import Literal, TypeAlias
 
 from ips2_dask.kernels.density import TREE_SAMPLES
 from ips2_dask.kernels.duplicates import n_ranges
-from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.ritz import COLUMNS as RITZ_COLUMNS
+from ips2_dask.kernels.rounding import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
 from ips2_dask.kernels.shards import MAX_IN_TREE, rows_of_block
 from ips2_dask.plan.sizes import Sizes

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import layers as kernel
+from ips2_dask.kernels import density as kernel
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.runs.cuts import read_tree, read_walk, spread
 from ips2_dask.store.context import Context
@@ -31,7 +31,7 @@ class Layer(NamedTuple):
     n_clusters: int
     labels: Int32  # (m,), numbered by first row; -1 for a row that was left out
     stability: float  # persistence times span
-    persistence: float  # from 0 to 1, see `ips2_dask.kernels.layers.layers`
+    persistence: float  # from 0 to 1, see `ips2_dask.kernels.density.layers`
     span: float  # logarithm of the largest smallest size of a cluster over the least one that gives this layer
     smallest: float  # the least one, in samples that the tree was built on
     sizes: NDArray[np.int64]  # (n_clusters,) rows of each cluster

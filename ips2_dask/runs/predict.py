@@ -24,7 +24,7 @@ from ips2_dask.readers.base import LazySource
 from ips2_dask.runs import label_results
 from ips2_dask.runs.directory import lacks
 from ips2_dask.stages import metric_views
-from ips2_dask.stages.row_checks import check_rows
+from ips2_dask.stages.ingest import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
 from ips2_dask.store.context import Context
 from ips2_dask.typing import AnyArray, Float32, Float64
@@ -55,14 +55,6 @@ def _check_predictable(context: Context) -> None:
     ------
     BadInput
     """
-    if context.params.embedding == "rows":
-        raise BadInput(
-            "embedding",
-            "'rows'",
-            "'spectral' or 'none'",
-            "a new sample would need its row of U compared with all others",
-            "run it with embedding='spectral'",
-        )
     if context.metric.precomputed:
         raise BadInput(
             "metric",

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.workers import check_client
-from ips2_dask.kernels.selection import Leading, leading
+from ips2_dask.kernels.fusion import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import Source, features_of, is_text_file, open_source
@@ -283,7 +283,7 @@ class Run:
         """The cuts of the stored tree of density that persist, coarse to fine, each with a label for every sample.
 
         As the smallest size of a cluster grows, the leaves of the tree stay the same for a while and then become fewer.
-        A layer is such a cut whose stability is not exceeded by its neighbours'; `ips2_dask.kernels.layers.layers` has
+        A layer is such a cut whose stability is not exceeded by its neighbours'; `ips2_dask.kernels.density.layers` has
         the rule. There are at most six, of 2 to 50 clusters. Each `Layer` has
 
         - ``n_clusters``, and ``labels`` (m,) int32 by first sample, as of `cut`;
@@ -620,8 +620,8 @@ class Run:
         Raises
         ------
         BadInput
-            Where X can't be used, lacks a column, or the run keeps nothing for new samples: ``embedding='rows'``, the
-            metric ``precomputed``, a similarity that was given.
+            Where X can't be used, lacks a column, or the run keeps nothing for new samples: the metric
+            ``precomputed``, a similarity that was given.
         """
         return self._predicted(X, client, handle_unknown, text).labels
 

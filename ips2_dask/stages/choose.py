@@ -16,7 +16,7 @@ from ips2_dask.kernels import density
 from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels.components import MIN_SHARE, divide
 from ips2_dask.params import Params
-from ips2_dask.stages import chunked_label, embedding, kmeans, label_parts, leiden, rounding_tasks
+from ips2_dask.stages import chunked_label, embedding, kmeans, label_parts, leiden
 from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context, part_name
@@ -128,7 +128,7 @@ def _by_embedding(context: Context, executor: Executor, report: Report, by_parti
     if by_partition:
         facts = chunked_label.embed(inner, executor, report)
     else:
-        facts = embedding.embed(inner, embedding.Affinity(inner), for_new_samples=False)
+        facts = embedding.embed(inner, read_affinity(inner), for_new_samples=False)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
     found = None
     if density.available():
@@ -181,7 +181,7 @@ def _trees(context: Context, executor: Executor, report: Report, by_partition: b
     if by_partition:
         job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
         executor.map(job, context, range(context.n_partitions), report)
-    function = kmeans.one_rounding if by_partition else rounding_tasks.one_rounding
+    function = kmeans.one_rounding if by_partition else embedding.one_rounding
     receipts = executor.map(Job("label", function, PREFIX, "roundings"), context, parts, report)
     trees = []
     for part, receipt in zip(parts, receipts, strict=True):

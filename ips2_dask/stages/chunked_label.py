@@ -17,7 +17,7 @@ from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages import chunked_islands, fused_rows, islands, kmeans, label_parts, leiden, sample_space
+from ips2_dask.stages import fused_rows, islands, kmeans, label_parts, leiden, sample_space
 from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, label_components
 from ips2_dask.stages.label_parts import (
@@ -125,19 +125,15 @@ def divide(
 ) -> Receipt:
     """Store which components of U take part in the solve, and what is ``asked`` of it; returns the part's receipt.
 
-    Parameters
-    ----------
-    share, most
-        As of `kernels.components.divide_sizes`; more large components than ``most`` are joined.
-    asked : dict
-        ``wanted``, ``columns``, ``tol`` and ``settled``, see `label_parts.DIVISION`.
+    ``share``, ``most``: as of `kernels.components.divide_sizes`; more large components than ``most`` are joined;
+    ``asked``: ``wanted``, ``columns``, ``tol`` and ``settled``, see `label_parts.DIVISION`.
     """
     sizes = label_components(context, executor, report, "label", label_parts.fused_edges)
     stored = context.receipt("label", DIVISION)
     if stored is not None:
         return stored
     limit = len(sizes) if most is None else most
-    division, extra, weights = chunked_islands.connected(context, executor, report, sizes, share, limit)
+    division, extra, weights = islands.connected_by_partition(context, executor, report, sizes, share, limit)
     rows = np.bincount(division.rank, sizes, division.total).astype(np.int64)
     n_inside = min(int(rows[: division.large].sum()), context.m)
     facts = {
@@ -204,7 +200,7 @@ def _follow(context: Context, executor: Executor, report: Report) -> None:
     division = label_parts.division_of(context)
     place = np.where(division.rank >= division.large, division.rank - division.large, -1).astype(np.int64)
     inside = division.rank < division.large
-    found = chunked_islands.followed(context, executor, report, "follow", place, inside)
+    found = islands.followed_by_partition(context, executor, report, "follow", place, inside)
     context.store.write(context.folders["label"], FOLLOWED, {"followed": found}, {})
 
 
@@ -369,7 +365,7 @@ def _label_leafless(context: Context, executor: Executor, report: Report) -> Non
     if len(without):
         place = np.full(len(table), -1, np.int64)
         place[without] = np.arange(len(without))
-        found = chunked_islands.followed(context, executor, report, "leafless", place, has_leaf)
+        found = islands.followed_by_partition(context, executor, report, "leafless", place, has_leaf)
         table[without] = _walked_labels(context, found, table)
     if division.islands:
         found = np.asarray(context.read("label", FOLLOWED, "followed"))
@@ -463,10 +459,7 @@ def bucket(context: Context, item: str) -> TaskResult:
 class _Rows:
     """Rows of a bucket by the distinct samples that they are.
 
-    Parameters
-    ----------
-    place : (n,) int32
-        The distinct sample that each row is, -1 for none.
+    ``place`` (n,) int32: the distinct sample that each row is, -1 for none.
     """
 
     def __init__(self, place: Int32) -> None:
@@ -486,12 +479,8 @@ def _rows_in_bucket(
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Rows of a bucket, counted from its first, that are samples of partition b, and the samples, counted likewise.
 
-    Parameters
-    ----------
-    low, n : int
-        The bucket's first row of the input, and how many it has.
-    among : _Rows, optional
-        These rows, in runs with equal rows or rows that were left out alone: there many rows may be one sample.
+    ``low``, ``n``: the bucket's first row of the input, and how many it has; ``among``: these rows, in runs with
+    equal rows or rows that were left out alone: there many rows may be one sample.
     """
     first, last = context.span(b)
     if among is not None:

@@ -39,19 +39,7 @@ GROUP = 16
 def label_components(context: Context, executor: Executor, report: Report, stage: str, edges: Edges) -> Int64:
     """Store the component of each partition's samples, as parts ``components-`` of a stage with ``components``.
 
-    Parameters
-    ----------
-    context : Context
-    executor : Executor
-    report : Report
-    stage : str
-    edges : callable
-        A function of a module, which workers call.
-
-    Returns
-    -------
-    (components,) int64
-        Rows of the input in each.
+    ``edges``: a function of a module, which workers call. Returns (components,) int64: rows of the input in each.
     """
     store, folder, parts = context.store, context.folders[stage], range(context.n_partitions)
     groups = range(-(-context.n_partitions // GROUP))

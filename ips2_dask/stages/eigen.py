@@ -13,10 +13,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import decomposable, ritz, warm_start
 from ips2_dask.kernels import eigen as kernel
+from ips2_dask.kernels import ritz, warm_start
+from ips2_dask.kernels.fusion import leading_products, solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
-from ips2_dask.kernels.selection import solved_pairs, with_ties
 from ips2_dask.kernels.sparse import Matrix, assemble, distinct, inverse_root, normalized, places
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
@@ -157,7 +157,7 @@ def _exact(context: Context, report: Report) -> dict[str, Any]:
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
-            warm_start.start_on_pairs(w, pairs, root, y)
+            ritz.start_rows(w, pairs, root, y[:, : w.shape[1]])
             return y
 
         solution = _solve(space, wanted, start, solve_checkpoints.latest(), solve_checkpoints, params, report)
@@ -380,7 +380,7 @@ def _decomposable(context: Context) -> dict[str, Any]:
         degrees = np.asarray(S.sum(axis=1)).ravel()
         L = normalized(S, degrees, np.float64)
     spectrum, vectors, residual = _both_ends(L, params)
-    products, chosen = decomposable.leading_products(spectrum, params.n_sought)
+    products, chosen = leading_products(spectrum, params.n_sought)
     facts = {
         "eigenvalues": products[: params.n_sought].tolist(),
         "residual_max": residual,

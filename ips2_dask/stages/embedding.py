@@ -1,8 +1,7 @@
-"""The spectral embedding of the fused similarity in core: the affinity, its eigenvectors, and the points they make."""
+"""The spectral embedding of the fused similarity in core, the points it makes, and the tasks that round them."""
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,39 +9,21 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from ips2_dask.errors import BadInput
-from ips2_dask.kernels import eigen, extension, rounding, similarity
+from ips2_dask.kernels import density, eigen, extension, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
-from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lists
-from ips2_dask.params import N_AFFINITY_NEIGHBORS
+from ips2_dask.kernels.sparse import Matrix, inverse_root
 from ips2_dask.stages import islands
-from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
+from ips2_dask.stages.kmeans import density_part
+from ips2_dask.stages.roundings import Rounding
+from ips2_dask.stages.similarity_views import read_similarity, row_weights, weighed
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context
 from ips2_dask.typing import AnyArray, Float64, Integer
 
-ROWS_MAX_SAMPLES = 20_000
-"""``rows`` treats the rows of U as points of m features: above this they would not fit."""
 
-
-class Affinity:
-    """The affinity that is embedded and walked on: U, or the graph of its rows, weighed by rows; read at first use."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    @cached_property
-    def matrix(self) -> Matrix:
-        """CSR or dense (m, m), without negative entries."""
-        context = self._context
-        if context.params.embedding != "rows":
-            return read_affinity(context)
-        return weighed(_rows_graph(context, read_unsigned(context)), row_weights(context))
-
-
-def embed(context: Context, affinity: Affinity, for_new_samples: bool = True) -> dict[str, Any]:
-    """Store the spectral embedding unless it is stored already; returns its components, residual and warnings.
+def embed(context: Context, affinity: Matrix, for_new_samples: bool = True) -> dict[str, Any]:
+    """Store the embedding of the ``affinity`` unless it is stored; returns its components, residual and warnings.
 
     Samples of islands take no part in the solve: each gets the row of the sample whose label it takes. What places
     new samples in the embedding is stored with it if asked for.
@@ -51,7 +32,7 @@ def embed(context: Context, affinity: Affinity, for_new_samples: bool = True) ->
     receipt = context.receipt("label", "embedding")
     if receipt is not None:
         return dict(receipt["facts"])
-    U = affinity.matrix
+    U = affinity
     arrays: dict[str, AnyArray] = {}
     facts: dict[str, Any] = {"u_components": 1, "large": 1}
     warnings: list[str] = []
@@ -79,14 +60,14 @@ def embed(context: Context, affinity: Affinity, for_new_samples: bool = True) ->
     points = kernel.embedding(eigenpairs, c)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
     arrays |= {"u_values": eigenpairs.values}
-    if params.embedding == "spectral" and for_new_samples:
+    if for_new_samples:
         weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, c)
         B = (
             eigenpairs.vectors
             * inverse_root(eigenpairs.degrees)[:, None]
             * (extension.inverse_values(eigenpairs.values) * weights)
         )
-        B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity.matrix
+        B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity
         if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
             B, U = B * rows[:, None], weighed(U, 1.0 / rows)
         arrays |= basis(context, U, B)
@@ -131,25 +112,6 @@ def basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
     return {"pairwise_basis": pairwise, "high_order_basis": high_order}
 
 
-def _rows_graph(context: Context, U: Matrix) -> sp.csr_array:
-    """The heat-kernel graph on the rows of U as points."""
-    m = context.m
-    if m > ROWS_MAX_SAMPLES:
-        raise BadInput(
-            "embedding",
-            f"'rows' with {m} samples",
-            f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
-            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB",
-            "use embedding='spectral'",
-        )
-    rows = np.ascontiguousarray(U if isinstance(U, np.ndarray) else U.toarray(), np.float32)
-    N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
-    lengths = similarity.all_lengths(rows) if m <= 5000 else d
-    t = similarity.bandwidths(lengths)[0] if m <= 5000 else float(d[:, 1:].mean())
-    edges, length = similarity.graph_edges(N, d, reverse_lists(N), 0, m)
-    return assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), similarity.heat(length, t), m)
-
-
 def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
     """Rows of the samples inside among those of all samples, which are 0."""
     if inside is None:
@@ -163,3 +125,39 @@ def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
     """How many islands there are, and how many rows of the input they hold in all and at most."""
     rows = np.bincount(components.label, copies)[components.large :]
     return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
+
+
+# ---- one task of a rounding
+
+
+def one_rounding(context: Context, part: str) -> TaskResult:
+    """The tree of an embedding and its cut, or the best of the starts of k-means that are dealt to this task."""
+    task = Rounding.of(part)
+    return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
+
+
+def _kmeans(context: Context, X: Matrix, task: Rounding) -> TaskResult:
+    """The best partition of this task's starts of k-means: labels (m,), -1 for samples of islands, and its inertia."""
+    params, tasks = context.params, rounding.restart_tasks(context.m)
+    c, seed, inside = params.n_clusters, params.random_state, own_rows(context)
+    X = X if inside is None else X[inside]
+    if X.shape[0] <= c:
+        partition = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
+    elif tasks == 1:
+        partition = kernel.kmeans_best(X, c, seed, [0], rounding.RESTARTS)
+    else:
+        partition = kernel.kmeans_best(X, c, seed, range(task.number, rounding.kmeans_restarts(context.m), tasks))
+    labels = partition.labels
+    if inside is not None:
+        labels = np.full(context.m, -1, np.int32)
+        labels[inside] = partition.labels
+    return {"labels": labels, "inertia": np.array([partition.inertia])}, {}
+
+
+def _density(context: Context, X: Matrix, task: Rounding) -> TaskResult:
+    """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
+    del task
+    rows = density.tree_rows(X, context.order(), context.params.random_state)
+    followed = follows(context)
+    rows = rows if followed is None else rows[followed[rows] == rows]
+    return density_part(context, X[rows], rows)

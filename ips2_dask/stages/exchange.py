@@ -25,11 +25,8 @@ SOURCES = "sources"
 def cuts(context: Context, samples: NDArray[np.integer]) -> Facts:
     """The facts of a part that is sent: where each partition's samples are among ascending ``samples``.
 
-    Returns
-    -------
-    dict
-        ``cuts``: first row, and one past the last, by the partition's number as text; partitions without rows are
-        left out.
+    Returns dict: ``cuts``: first row, and one past the last, by the partition's number as text; partitions without
+    rows are left out.
     """
     ends = np.searchsorted(samples, context.bounds)
     return {"cuts": {str(b): ends[b : b + 2].tolist() for b in np.flatnonzero(np.diff(ends)).tolist()}}
@@ -38,15 +35,8 @@ def cuts(context: Context, samples: NDArray[np.integer]) -> Facts:
 def exchange(context: Context, executor: Executor, report: Report, send: Job, receive: Job) -> None:
     """Run a job whose parts are sent, then the one that receives them; drop what was sent.
 
-    Parameters
-    ----------
-    context : Context
-    executor : Executor
-    report : Report
-    send : Job
-        Each part's rows are sorted by sample, and its facts are those of `cuts`.
-    receive : Job
-        Reads with `received`.
+    ``send``: each part's rows are sorted by sample, and its facts are those of `cuts`; ``receive``: reads with
+    `received`.
     """
     parts = range(context.n_partitions)
     missing = without_part(context, receive)
@@ -86,14 +76,7 @@ def _sources(receipts: Sequence[Receipt]) -> tuple[NDArray[np.int64], NDArray[np
 def received(context: Context, stage: str, prefix: str, b: int, *names: str) -> Iterator[list[AnyArray]]:
     """What was sent to partition b, one sender after another: rows of each of the named arrays.
 
-    Parameters
-    ----------
-    context : Context
-    stage, prefix : str
-        Of the parts that were sent.
-    b : int
-    *names : str
-        Arrays of these parts, which are read by rows.
+    ``stage``, ``prefix``: of the parts that were sent; ``*names``: arrays of these parts, which are read by rows.
     """
     folder = context.folders[stage]
     start, sources = (context.read(stage, prefix + SOURCES, name) for name in ("source_start", "sources"))

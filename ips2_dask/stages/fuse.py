@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
-from ips2_dask.kernels.selection import wanted_pairs, with_ties
+from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
@@ -47,8 +46,8 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     root = np.sqrt(solved_degrees(context, pairs, np.asarray(context.read("assemble", b, "degrees")))) * unit(pairs)
     label = components_of(context, pairs[:, 0]).of_vectors
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_sought)
-    wanted = wanted_pairs(context.params.n_sought, len(whole["volumes"]))
-    n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
+    wanted = kernel.wanted_pairs(context.params.n_sought, len(whole["volumes"]))
+    n_kept = kernel.with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
     vectors = pair_rows.vectors(context, b, pairs, root, n_kept)
     signs = kernel.column_signs(whole["sums"][:n_kept])
     values = np.empty(len(pairs))
@@ -62,7 +61,7 @@ def decomposable_at(context: Context, pairs: Int32) -> Float64:
     """V of a decomposable tensor at given pairs, not yet scaled."""
     vectors = np.asarray(context.read("eigen", "whole", "sample_vectors"))
     chosen = np.asarray(context.read("eigen", "whole", "chosen"))
-    return decomposable.high_order_at(vectors, chosen, pairs[:, 0], pairs[:, 1], context.params.high_order)
+    return kernel.high_order_at(vectors, chosen, pairs[:, 0], pairs[:, 1], context.params.high_order)
 
 
 def entries(context: Context, b: int) -> TaskResult:

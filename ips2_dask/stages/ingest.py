@@ -21,7 +21,6 @@ from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.distances import NeighborDistances
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
-from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -100,16 +99,41 @@ def _statistics(context: Context, X: Float64) -> dict[str, AnyArray]:
 
 
 def _prepared(context: Context, X: Float64, rows: NDArray[np.int64] | list[int]) -> Float64:
-    """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
-
-    Raises
-    ------
-    BadInput
-    """
+    """Rows X of these numbers as the metric wants them before columns are centred; what it can't compare is refused."""
     columns = _columns(context)
     name = context.facts["ingest"]["source"]["name"]
     check_rows(X if columns is None else columns.of(X), rows, name, context.metric.name)
     return kernel.turned_rows(X, context.params.scale, context.metric.name, columns)
+
+
+def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int], name: str, metric: str) -> None:
+    """Refuse rows without a direction, and negative values in rows of shares.
+
+    ``rows`` (rows, f) have their columns scaled; ``numbers`` and ``name`` are what the user calls them and the input.
+    """
+    if not METRICS[metric].needs_direction:
+        return
+    if METRICS[metric].rows == "root shares":
+        bad = np.flatnonzero((rows < 0).any(axis=1))
+        if len(bad):
+            raise BadInput(
+                name,
+                f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}",
+                "values of at least 0",
+                "a negative share of a row's sum has no square root",
+                "use metric='euclidean'",
+            )
+    bad = np.flatnonzero(kernel.directionless(rows, metric))
+    if len(bad):
+        centred = METRICS[metric].rows == "centred unit"
+        values = "the same value in every column" if centred else "nothing but zeros"
+        raise BadInput(
+            name,
+            f"{values} in row {numbers[bad[0]]}",
+            "rows that vary" if centred else "rows that are not zero",
+            f"its {metric} with any other would be 0 / 0",
+            "drop such rows, or use metric='euclidean'",
+        )
 
 
 def _scales_first(context: Context) -> bool:

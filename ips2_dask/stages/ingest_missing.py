@@ -84,10 +84,7 @@ def find(context: Context, executor: Executor, report: Report) -> None:
 def keep_medians(context: Context, numeric: list[int], executor: Executor, report: Report) -> None:
     """Store the median of each column that holds numbers, 0 for those of categories, unless they are stored already.
 
-    Raises
-    ------
-    BadInput
-        Where a column has no value at all.
+    Raises `BadInput` where a column has no value at all.
     """
     store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
     if store.receipt(folder, "medians") is not None:

@@ -1,12 +1,12 @@
-"""Samples that stand for components: each one's central sample, and the nearest samples of others.
+"""Components of U: which take part, which edges join them, and whom islands follow.
 
-Both are the same whatever the partitions are: rows are summed in the order of the user's numbers, and ties are decided
-by them.
+A component's central sample stands for it, and an island follows the nearest sample of the others. Both are the same
+whatever the partitions are: rows are summed in the order of the user's numbers, and ties are decided by them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import components as kernel
+from ips2_dask.kernels import draws
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.stages import metric_views
-from ips2_dask.store.context import Context
-from ips2_dask.typing import Int64
+from ips2_dask.stages import label_parts, metric_views
+from ips2_dask.stages.component_labels import COMPONENTS
+from ips2_dask.store.base import TaskResult
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 MOST_MEMBERS = 1 << 12
 """About as many samples of a component are compared to find its central one."""
@@ -29,6 +33,15 @@ BLOCK_VALUES = 1 << 24
 
 JOINED_TO = 5
 """Nearest others that each component's central sample is joined with, where a graph is in pieces."""
+
+CENTRAL, MEDIAN = 21, 22
+"""Purposes of `kernels.draws`: members that are compared for a component's centre, and edges for the median."""
+
+MEDIAN_SAMPLES = 1 << 17
+"""About as many samples' edges decide the median weight: of fewer samples, those of all."""
+
+Joined = tuple[kernel.Division, Int32, Float64]
+"""The division, and the edges (i, j), i < j, that were added to the solve, with their weights."""
 
 
 def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.Components]:
@@ -164,3 +177,216 @@ def warning_of(facts: Mapping[str, Any]) -> str:
         f"cluster: their {small['rows']} rows, at most {small['largest']} in one, have the label of the nearest sample "
         "of the others"
     )
+
+
+# ---- the same by partition, where no process holds an array of all samples
+#
+# Means of components are sums over partitions, and the sample nearest to a mean, or nearest to another sample, is the
+# best of what each partition offers. Given distances have a row of all samples for each sample: such a run is small,
+# and goes the way above.
+
+
+def connected_by_partition(
+    context: Context, executor: Executor, report: Report, sizes: Int64, share: float, most: int
+) -> Joined:
+    """Components divided into at most ``most`` large ones and islands; see `connected`.
+
+    ``sizes`` (components,) int64: rows of the input in each component of U; ``share``: as of
+    `kernels.components.divide_sizes`.
+    """
+    c = context.params.n_sought
+    extra, label, weight = np.empty((0, 2), np.int64), np.arange(len(sizes)), 0.0
+    while True:
+        joined_sizes = np.bincount(label, sizes).astype(np.int64)
+        division = kernel.divide_sizes(joined_sizes, c, most, share)
+        if division.large <= most:
+            rank = division.rank[label].astype(np.int32)
+            edges = np.unique(np.sort(extra, axis=1), axis=0).astype(np.int32).reshape(-1, 2)
+            return kernel.Division(rank, division.large, division.total), edges, np.full(len(edges), weight)
+        if not len(extra):
+            weight = _median_weight(context, executor, report)
+        tag = f"join{len(extra)}"
+        centers = central_by_partition(context, executor, report, tag, label)
+        near = near_each_other(context, centers)
+        places = np.stack([np.repeat(np.arange(len(centers)), near.shape[1]), near.ravel()], axis=1)
+        extra = np.concatenate([extra, centers[places]])
+        graph = sp.coo_array((np.ones(len(places)), places.T), shape=(len(centers), len(centers)))
+        label = connected_components(graph, directed=False)[1][label]
+
+
+def _median_weight(context: Context, executor: Executor, report: Report) -> float:
+    """The median of the weighed U's values, of drawn samples where there are many; 1 where there is none."""
+    receipts = executor.map(Job("label", drawn_weights, "weights-"), context, range(context.n_partitions), report)
+    values = [part[0] for part in label_parts.read_parts(context, receipts, "weights-", "weights")]
+    label_parts.drop_by_partition(context, "weights-")
+    return float(np.median(np.concatenate(values))) if values else 1.0
+
+
+def drawn_weights(context: Context, b: int) -> TaskResult:
+    """The weighed U at the entries of drawn samples, each that is not on the diagonal twice."""
+    entries, values = label_parts.weighed_entries(context, b)
+    hashed = draws.hashes(context.user_numbers(b), context.params.random_state, MEDIAN)
+    drawn = draws.among(hashed, MEDIAN_SAMPLES, context.m)[entries[:, 0] - context.span(b)[0]]
+    twice = 1 + (entries[drawn, 0] != entries[drawn, 1])
+    weights = np.repeat(values[drawn], twice)
+    return {"weights": weights}, {"n": len(weights)}
+
+
+# ---- central samples, and the nearest samples of others
+
+
+def _place_of(context: Context, tag: str, b: int) -> Int64:
+    """The place of each of partition b's samples among the components that are looked at, -1 for others: (rows,)."""
+    components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
+    return np.asarray(context.read("label", f"{tag}-wanted", "place"))[components]
+
+
+def _members(context: Context, tag: str, b: int) -> tuple[Int64, Int64, Int64]:
+    """Members of partition b that are compared for their component's centre: samples, their places, user's numbers."""
+    place, low = _place_of(context, tag, b), context.span(b)[0]
+    rows = np.asarray(context.read("label", f"{tag}-wanted", "rows"))
+    members = np.flatnonzero(place >= 0)
+    user = np.asarray(context.user_numbers(b))[members].astype(np.int64)
+    wanted = 1.0 / (1 + rows[place[members]] // MOST_MEMBERS)
+    hashed = draws.hashes(user, context.params.random_state, CENTRAL).astype(np.float64) / 2.0**64
+    drawn = (wanted == 1.0) | (hashed < wanted)
+    return low + members[drawn], place[members[drawn]], user[drawn]
+
+
+def component_sums(tag: str, context: Context, b: int) -> TaskResult:
+    """Sums of the members of each component that partition b has members of, in the order of the user's numbers."""
+    members, place, user = _members(context, tag, b)
+    order = np.lexsort((user, place))
+    members, place = members[order], place[order]
+    which, starts = np.unique(place, return_index=True)
+    if not len(which):
+        return {}, {"n": 0}
+    X = np.asarray(context.samples_of(b))[members - context.span(b)[0]].astype(np.float64)
+    arrays = {"which": which, "sums": np.add.reduceat(X, starts, axis=0), "counts": np.diff(starts, append=len(place))}
+    return arrays, {"n": len(which)}
+
+
+def nearest_to_means(tag: str, context: Context, b: int) -> TaskResult:
+    """The member of partition b that is nearest to each component's mean (ties: the user's smallest number)."""
+    members, place, user = _members(context, tag, b)
+    if not len(members):
+        return {}, {"n": 0}
+    X = np.asarray(context.samples_of(b))[members - context.span(b)[0]]
+    means = np.asarray(context.read("label", f"{tag}-means", "means"))
+    gaps = np.square(X - means[place]).sum(axis=1)
+    order = np.lexsort((user, gaps, place))
+    which, first = np.unique(place[order], return_index=True)
+    best = order[first]
+    arrays = {"which": which, "gaps": gaps[best], "users": user[best], "found": members[best]}
+    return arrays, {"n": len(which)}
+
+
+def _best(n: int, parts: Sequence[Sequence[NDArray[np.generic]]]) -> Int64:
+    """The sample of the smallest (gap, user's number) for each of n places, from (which, gaps, users, found)."""
+    which, gaps, users, found = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((users, gaps, which))
+    _, first = np.unique(which[order], return_index=True)
+    assert len(first) == n
+    return np.asarray(found[order][first], np.int64)
+
+
+def central_by_partition(context: Context, executor: Executor, report: Report, tag: str, place: Int64) -> Int64:
+    """The sample nearest to the mean of each of some groups of components: (groups,); see `central_samples`.
+
+    Of a group with very many samples a draw is looked at.
+
+    ``tag``: beginning of the names of the parts, which are dropped afterwards; ``place`` (components,): the group
+    of each component of U, -1 for those that are not looked at.
+    """
+    n = int(place.max()) + 1
+    if context.metric.precomputed:
+        label = _whole_components(context)
+        return central_samples(context, np.where(place >= 0, place, n)[label], np.arange(n))
+    store, folder, parts = context.store, context.folders["label"], range(context.n_partitions)
+    sizes = np.asarray(context.read("label", "contraction", "sizes"))
+    rows = np.bincount(place[place >= 0], sizes[place >= 0], n)
+    store.write(folder, f"{tag}-wanted", {"place": place.astype(np.int64), "rows": rows}, {})
+    receipts = executor.map(
+        Job("label", label_parts.bound(component_sums, tag), f"{tag}-sums-"), context, parts, report
+    )
+    sums, counts = np.zeros((n, context.n_features)), np.zeros(n)
+    for which, some, count in label_parts.read_parts(context, receipts, f"{tag}-sums-", "which", "sums", "counts"):
+        sums[which] += some
+        counts[which] += count
+    store.write(folder, f"{tag}-means", {"means": sums / counts[:, None]}, {})
+    job = Job("label", label_parts.bound(nearest_to_means, tag), f"{tag}-central-")
+    receipts = executor.map(job, context, parts, report)
+    names = ("which", "gaps", "users", "found")
+    centers = _best(n, list(label_parts.read_parts(context, receipts, f"{tag}-central-", *names)))
+    label_parts.drop(context, [f"{tag}-wanted", f"{tag}-means"])
+    label_parts.drop_by_partition(context, f"{tag}-sums-", f"{tag}-central-")
+    return centers
+
+
+def nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
+    """The nearest of partition b's samples of allowed components to each central sample (ties: the user's number)."""
+    allowed = np.asarray(context.read("label", f"{tag}-allowed", "allowed"))
+    components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
+    candidates = np.flatnonzero(allowed[components])
+    if not len(candidates):
+        return {}, {"n": 0}
+    user = np.asarray(context.user_numbers(b))[candidates].astype(np.int64)
+    order = np.argsort(user)  # the first of equally near rows is that of the user's smallest number
+    candidates, user = candidates[order], user[order]
+    X = np.ascontiguousarray(np.asarray(context.samples_of(b))[candidates])
+    queries = np.asarray(context.read("label", f"{tag}-allowed", "centers"))
+    places, lengths = metric_views.search(context)(queries, np.full(len(queries), -1), X, 1)
+    found = places[:, 0]
+    arrays = {
+        "which": np.arange(len(queries)),
+        "gaps": lengths[:, 0].astype(np.float64),
+        "users": user[found],
+        "found": context.span(b)[0] + candidates[found],
+    }
+    return arrays, {"n": len(queries)}
+
+
+def nearest_by_partition(
+    context: Context, executor: Executor, report: Report, tag: str, samples: Int64, allowed: NDArray[np.bool_]
+) -> Int64:
+    """The nearest sample of allowed components to each of some samples: (n,); see `nearest_samples`.
+
+    ``tag``: beginning of the names of the parts, which are dropped afterwards; ``samples`` (n,); ``allowed``
+    (components,) bool: by component of U.
+    """
+    if context.metric.precomputed:
+        return nearest_samples(context, samples, allowed[_whole_components(context)])
+    arrays: dict[str, AnyArray] = {"allowed": allowed.astype(np.uint8), "centers": rows_at(context, samples)}
+    context.store.write(context.folders["label"], f"{tag}-allowed", arrays, {})
+    job = Job("label", label_parts.bound(nearest_inside, tag), f"{tag}-nearest-")
+    receipts = executor.map(job, context, range(context.n_partitions), report)
+    names = ("which", "gaps", "users", "found")
+    # n rows a partition that has candidates: merged as they come
+    best: list[NDArray[np.generic]] | None = None
+    for part in label_parts.read_parts(context, receipts, f"{tag}-nearest-", *names):
+        if best is None:
+            best = list(part)
+            continue
+        closer = (part[1] < best[1]) | ((part[1] == best[1]) & (part[2] < best[2]))
+        best = [np.where(closer, new, old) for new, old in zip(part, best, strict=True)]
+    assert best is not None
+    label_parts.drop(context, [f"{tag}-allowed"])
+    label_parts.drop_by_partition(context, f"{tag}-nearest-")
+    return np.asarray(best[3], np.int64)
+
+
+def followed_by_partition(
+    context: Context, executor: Executor, report: Report, tag: str, place: Int64, allowed: NDArray[np.bool_]
+) -> Int64:
+    """For each group of components the sample of allowed ones that is nearest to its central sample: (groups,).
+
+    ``place`` (components,): as of `central_samples`; ``allowed`` (components,) bool.
+    """
+    centers = central_by_partition(context, executor, report, f"{tag}c", place)
+    return nearest_by_partition(context, executor, report, f"{tag}n", centers, allowed)
+
+
+def _whole_components(context: Context) -> Int32:
+    """The component of U of each sample, (m,): of a run on given distances alone."""
+    parts = [context.read("label", COMPONENTS + part_name(b), "components") for b in range(context.n_partitions)]
+    return np.concatenate(parts)

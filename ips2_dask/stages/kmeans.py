@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Handle, Job, Report
-from ips2_dask.kernels import density, draws, lloyd, rounding
+from ips2_dask.kernels import density, draws, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.stages import label_parts
 from ips2_dask.stages.chunks import chunk_partitions
@@ -141,15 +141,15 @@ def _points(context: Context, b: int, columns: int) -> Float32:
     return kernel.leading_columns(points if inside is None else points[inside], columns)
 
 
-def chunk_moments(context: Context, g: int, columns: int) -> list[lloyd.Moments]:
+def chunk_moments(context: Context, g: int, columns: int) -> list[rounding.Moments]:
     """The moments of each of chunk g's partitions."""
-    return [lloyd.moments(_points(context, b, columns)) for b in range(*chunk_partitions(context)[g])]
+    return [rounding.moments(_points(context, b, columns)) for b in range(*chunk_partitions(context)[g])]
 
 
-def chunk_sums(context: Context, g: int, columns: int, centers: Float64) -> list[lloyd.Sums]:
+def chunk_sums(context: Context, g: int, columns: int, centers: Float64) -> list[rounding.Sums]:
     """What each of chunk g's partitions adds to a round from these centres."""
     parts = range(*chunk_partitions(context)[g])
-    return [lloyd.partial_sums(_points(context, b, columns), centers) for b in parts]
+    return [rounding.partial_sums(_points(context, b, columns), centers) for b in parts]
 
 
 def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
@@ -167,7 +167,7 @@ def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
         return [one for parts in executor.results(handles) for one in parts]
 
     start = np.asarray(context.store.read(folder, f"{PREFIX}{Rounding('kmeans', columns, 0).part}", "centroids"))
-    rounds = lloyd.Rounds(start, of_all(chunk_moments, columns))
+    rounds = rounding.Rounds(start, of_all(chunk_moments, columns))
     while not rounds.done:
         rounds.take(of_all(chunk_sums, columns, rounds.centers))
     context.store.write(folder, part, {"centroids": rounds.centers}, {"rounds": rounds.number})
@@ -177,7 +177,7 @@ def assigned(columns: int, context: Context, b: int) -> TaskResult:
     """Labels of partition b by the nearest centre. A sample of an island has the row, so the label, of another."""
     points = kernel.leading_columns(np.asarray(context.fetch("label", EMBEDDING + part_name(b), "embedding")), columns)
     centers = np.asarray(context.read("label", centers_part(columns), "centroids"))
-    labels, _ = lloyd.nearest_centers(points, centers)
+    labels, _ = rounding.nearest_centers(points, centers)
     return {"labels": labels}, {"clusters": np.unique(labels).tolist()}
 
 

@@ -28,17 +28,9 @@ def bucket_name(number: int) -> str:
 def store_codes(context: Context, source: Source) -> tuple[dict[str, AnyArray], list[str] | None]:
     """Store the codes of a source's labels in buckets, those that are not there, where a run has such.
 
-    Returns
-    -------
-    dict
-        The codes of all rows for the part ``whole``, of a run without buckets.
-    list of str, optional
-        Names of the classes in the order of their codes; None where the source has no labels.
-
-    Raises
-    ------
-    BadInput
-        If a label is missing, or a number that is not whole.
+    Returns dict: the codes of all rows for the part ``whole``, of a run without buckets; list of str, optional:
+    names of the classes in the order of their codes; None where the source has no labels. Raises `BadInput` if a
+    label is missing, or a number that is not whole.
     """
     classes = classes_of(source)
     if classes is None:

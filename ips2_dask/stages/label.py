@@ -10,12 +10,13 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import chunked_label, islands, label_parts, leiden
-from ips2_dask.stages.embedding import Affinity, basis, embed, follows, points
-from ips2_dask.stages.rounding_tasks import one_rounding
+from ips2_dask.stages.embedding import basis, embed, follows, one_rounding, points
 from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, facts_of, roundings, warnings_of
+from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.stages.walk import LocalWalk
 from ips2_dask.store.context import Context
 from ips2_dask.typing import AnyArray, Int32, UInt8
@@ -50,7 +51,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _run_in_core(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """The stage on arrays of all samples: U is embedded, walked on and cut in this process."""
-    params, affinity = context.params, Affinity(context)
+    params, affinity = context.params, read_affinity(context)
     facts: dict[str, Any] = {"u_components": None, "warnings": []}
     if not params.clusters_rows:
         facts |= embed(context, affinity)
@@ -74,7 +75,7 @@ _Labelled = tuple[Int32, UInt8 | None, LocalWalk]
 
 
 def _rounded(
-    context: Context, executor: Executor, report: Report, affinity: Affinity, facts: dict[str, Any]
+    context: Context, executor: Executor, report: Report, affinity: Matrix, facts: dict[str, Any]
 ) -> _Labelled:
     """The labels of the rounding that is kept; completes the facts."""
     params, has_density = context.params, density.available()
@@ -82,7 +83,7 @@ def _rounded(
         facts["warnings"].append(MISSING)
     tasks = roundings(params, context.m, has_density and not params.clusters_rows)
     receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), context, [t.part for t in tasks], report)
-    walk = LocalWalk(context, affinity.matrix)
+    walk = LocalWalk(context, affinity)
     outcome = _Found(context, walk, dict(zip(tasks, receipts, strict=True)))
     winner, (labels, left_out) = outcome.chosen()
     facts["roundings"] = facts_of(outcome.candidates, winner)
@@ -91,14 +92,12 @@ def _rounded(
     return labels, left_out, walk
 
 
-def _leiden(
-    context: Context, executor: Executor, report: Report, affinity: Affinity, facts: dict[str, Any]
-) -> _Labelled:
+def _leiden(context: Context, executor: Executor, report: Report, affinity: Matrix, facts: dict[str, Any]) -> _Labelled:
     """The labels of Leiden's communities; completes the facts."""
     del executor
     report(0, 1)
     found = leiden.in_core(context)
-    followed, walk = follows(context), LocalWalk(context, affinity.matrix)
+    followed, walk = follows(context), LocalWalk(context, affinity)
     labels = found.labels if followed is None else found.labels[followed]
     facts |= leiden.facts_of(found, walk.cut(labels))
     facts["warnings"] += found.warnings

@@ -107,14 +107,8 @@ def _found(
 ) -> Found:
     """Communities of the samples inside, joined by edges that are given once each.
 
-    Parameters
-    ----------
-    inside : (m,)
-    i, j : (edges,)
-        Different samples; both are inside, or neither is.
-    weights : (edges,)
-    users : (m,), optional
-        The user's numbers, which decide the order of the vertices.
+    ``inside`` (m,); ``i``, ``j`` (edges,): different samples; both are inside, or neither is; ``weights`` (edges,);
+    ``users`` (m,): the user's numbers, which decide the order of the vertices.
     """
     params = context.params
     members = np.flatnonzero(inside)

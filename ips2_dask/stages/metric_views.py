@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import dijkstra
 from sklearn.metrics.pairwise import euclidean_distances
 
-from ips2_dask.kernels import approximate, distances, neighbors, similarity, tensor
+from ips2_dask.kernels import distances, neighbors, similarity, tensor
 from ips2_dask.plan.choices import DESCENT_MEMBERS
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
@@ -32,7 +32,7 @@ def shard_search(context: Context, members: int) -> neighbors.Nearest:
     """The search among the samples of a shard: by pynndescent for many samples that no product narrows down."""
     if context.metric.is_euclidean or members <= DESCENT_MEMBERS[0]:
         return search(context)
-    return functools.partial(approximate.nearest_in, metric=context.metric.name, seed=context.params.random_state)
+    return functools.partial(neighbors.nearest_by_descent, metric=context.metric.name, seed=context.params.random_state)
 
 
 def _used(context: Context, samples: Integer) -> tuple[Float32, NDArray[np.int32]]:

@@ -33,18 +33,10 @@ lists."""
 class Graph(NamedTuple):
     """Neighbourhoods and reverse lists for kernels: of all samples, or of those near some of them.
 
-    Attributes
-    ----------
-    N : (rows, n) int32
-        Neighbourhoods as rows of this graph. Those of samples that no kernel looks at are zeros.
-    reverse : Reverse
-        Their reverse lists; empty for samples that no kernel looks at.
-    low, high : int
-        The rows of the samples that were asked for.
-    samples : (rows,) int32, optional
-        The run's number of each row, ascending; None where that is the row's own.
-    distances : (rows, n) float32, optional
-        Distances to the neighbours, where asked for.
+    ``N`` (rows, n) int32: neighbourhoods as rows of this graph. Those of samples that no kernel looks at are zeros;
+    ``reverse``: their reverse lists; empty for samples that no kernel looks at; ``low``, ``high``: the rows of the
+    samples that were asked for; ``samples`` (rows,) int32: the run's number of each row, ascending; None where that
+    is the row's own; ``distances`` (rows, n) float32: distances to the neighbours, where asked for.
     """
 
     N: Int32
@@ -64,18 +56,9 @@ def graph_near(
 ) -> Graph:
     """The graph that decides about samples low .. high - 1: the whole one, or in chunked runs what is near them.
 
-    Parameters
-    ----------
-    context : Context
-    low, high : int
-    n : int
-        Neighbours of each sample, itself among them; at most those that are stored.
-    of_members : bool
-        Whether reverse lists of all members of their neighbourhoods are looked at, too, and not of the samples alone.
-    distances : bool
+    ``n``: neighbours of each sample, itself among them; at most those that are stored; ``of_members``: whether
+    reverse lists of all members of their neighbourhoods are looked at, too, and not of the samples alone.
 
-    Notes
-    -----
     To make a local graph takes up to 40 n bytes for each list that it holds, beside parts in the cache (measured).
     """
     if context.choices.vectors == "chunked":

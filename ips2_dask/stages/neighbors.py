@@ -8,7 +8,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import approximate, distances, duplicates, shards, similarity
+from ips2_dask.kernels import distances, duplicates, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
@@ -166,7 +166,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
-        lists = approximate.candidates(X, n, seed, context.metric.external, times)
+        lists = kernel.descent_candidates(X, n, seed, context.metric.external, times)
         indices, distances, repaired = kernel.refine_candidates(X, lists, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:

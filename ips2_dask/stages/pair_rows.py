@@ -70,15 +70,7 @@ def near_pairs(context: Context, low: int, high: int) -> NearPairs:
     first, last = np.searchsorted(touched, span).tolist()
     blocks, owned = (context.rows_of("tensor", name, centers) for name in ("blocks", "owned"))
     operator = ChunkOperator(
-        blocks,
-        owned,
-        local,
-        len(touched),
-        slice(first, last),
-        min(params.n_neighbors, context.m),
-        params.sigma,
-        params.epsilon,
-        elements=context.choices.operator == "elements",
+        blocks, owned, local, slice(first, last), min(params.n_neighbors, context.m), params.sigma, params.epsilon
     )
     return NearPairs(operator, touched.astype(np.int64, copy=False), pairs)
 

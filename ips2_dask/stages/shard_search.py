@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import duplicates, projection, shards, two_level
+from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES
 from ips2_dask.plan.choices import SHARD_FEATURES, SHARD_MEMBERS, SHARD_WORK
@@ -44,7 +44,7 @@ def is_divided(context: Context, members: int) -> bool:
 
     By a metric that compares pairs pynndescent searches it, whose time grows little faster than the members.
     """
-    return context.metric.is_euclidean and members > two_level.LARGE * SHARD_MEMBERS[1]
+    return context.metric.is_euclidean and members > shards.LARGE * SHARD_MEMBERS[1]
 
 
 def cell_at(context: Context, samples: NDArray[np.integer]) -> Int64:
@@ -120,7 +120,7 @@ def _search(context: Context, X: Float32) -> tuple[Int32, Float32, Float32 | Non
     if not is_divided(context, len(X)):
         return _search_at_once(context, X)
     seed = context.params.random_state
-    places, distances = two_level.nearest_rows(
+    places, distances = shards.nearest_in_sub_cells(
         X, n_listed(context), lambda rows: _search_at_once(context, rows)[:2], sub_cell_members(context), seed
     )
     narrow = projection.project(X, seed) if narrows(context) else None

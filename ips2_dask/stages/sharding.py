@@ -231,11 +231,7 @@ def _limits(
 def partition_bounds(starts: Sequence[int], rows: int) -> list[int]:
     """Limits of partitions of at most ``rows`` samples: equal parts of a shard, or as many whole ones as fit.
 
-    Parameters
-    ----------
-    starts : sequence of int
-        First sample of each shard, and the number of samples.
-    rows : int
+    ``starts``: first sample of each shard, and the number of samples.
     """
     joined = joined_rows(starts[-1], rows)
     bounds = [0]

@@ -60,15 +60,9 @@ class SideInputs(NamedTuple):
 def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) -> SideInputs:
     """Read and check the matrices that were given beside m samples.
 
-    Parameters
-    ----------
-    similarity, knn_graph : matrix, path or None
-        (m, m) array, SciPy sparse matrix, or a file of one, such as ``cells.h5ad::obsp/connectivities``.
-
-    Raises
-    ------
-    BadInput
-        Where it is missing, asked for nothing, or is no such matrix.
+    ``similarity``, ``knn_graph``: (m, m) array, SciPy sparse matrix, or a file of one, such as
+    ``cells.h5ad::obsp/connectivities``. Raises `BadInput` where it is missing, asked for nothing, or is no such
+    matrix.
     """
     _check_asked(similarity, knn_graph, params)
     S = None if similarity is None else _similarity(_matrix(similarity, "similarity", m))

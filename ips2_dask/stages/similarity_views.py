@@ -132,12 +132,7 @@ def _dense_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
 def fused_entries(context: Context) -> Iterator[tuple[AnyArray, AnyArray]]:
     """Entries of a sparse U that are not zero, of each pair once and of samples with themselves, part by part.
 
-    Yields
-    ------
-    (2, n) int64
-        The user's numbers of both samples.
-    (n,) float64
-        U there.
+    Yields (2, n) int64: the user's numbers of both samples; (n,) float64: U there.
     """
     for b in range(context.n_partitions):
         entries = np.asarray(context.fetch("fuse", b, "entries"))

@@ -133,7 +133,6 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
             N.shape[1],
             params.sigma,
             params.epsilon,
-            elements=context.choices.operator == "elements",
             dtype=dtype,
         )
 

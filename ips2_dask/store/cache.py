@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-from ips2_dask.kernels import buffers
 from ips2_dask.plan.memory import CACHE_BYTES
 
 Key = tuple[str | int | None, ...]
@@ -113,13 +114,35 @@ def limit_cache(limit: int) -> None:
     cache.limit = limit
 
 
+_when_given_back: Callable[[], object] | None = None
+
+
+def tidy() -> None:
+    """Let glibc's allocator return freed memory to the system; other allocators are left alone.
+
+    What comes next is measured without it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+    if _when_given_back is not None:
+        _when_given_back()
+
+
+def when_given_back(function: Callable[[], object] | None) -> Callable[[], object] | None:
+    """Call a function from now on whenever memory was given back, in place of the one that is returned."""
+    global _when_given_back
+    before, _when_given_back = _when_given_back, function
+    return before
+
+
 def free_pinned() -> None:
-    """Unpin what all tasks of a stage looked at, and free pooled buffers: the stage needs neither any more."""
+    """Unpin what all tasks of a stage looked at, and give freed memory back: the stage needs neither."""
     cache.unpin_all()
-    buffers.tidy()
+    tidy()
 
 
 def clear_cache() -> None:
-    """Drop all cached arrays and free pooled buffers: the plan counts each stage without what earlier ones left."""
+    """Drop all cached arrays and give freed memory back: the plan counts each stage without what earlier ones left."""
     cache.clear()
-    buffers.tidy()
+    tidy()

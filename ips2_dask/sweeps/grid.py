@@ -47,9 +47,6 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
     """
     ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
     out = "leave it out"
-    if params.embedding == "rows":
-        why = "a subsample would need its rows of U compared anew, for every point"
-        raise BadInput("embedding", "'rows'", "'spectral' or 'none'", why, out)
     if params.tensor == "decomposable" and len(sigmas) > 1:
         why = "every point would be the same, as that tensor has no sigma"
         raise BadInput("sigma", "several with tensor='decomposable'", "one", why, out)

@@ -27,7 +27,7 @@ from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress, Reporter
-from ips2_dask.stages import choose, rounding_tasks
+from ips2_dask.stages import choose, embedding
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
@@ -131,7 +131,7 @@ class Evidence:
 
     def _tree(self, context: Context, share: float) -> list[density.Level]:
         part = Rounding("density", self.columns[share], 0).part
-        arrays, facts = rounding_tasks.one_rounding(context, part)
+        arrays, facts = embedding.one_rounding(context, part)
         edges, n = np.asarray(arrays["edges"]), int(facts["drawn"])
         self._edges.append((edges, n))
         return density.levels(edges, n, self.most) if len(edges) else []

@@ -12,7 +12,6 @@ from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import executor
 from ips2_dask.errors import Lost
-from ips2_dask.kernels import buffers
 from ips2_dask.params import Resources
 
 resource = pytest.importorskip("resource")
@@ -49,28 +48,18 @@ def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> No
         assert found.results([found.submit("ask", _ask, 1 << 20)]) == [1 << 20]
 
 
-def _block(n: int) -> int:
-    return len(buffers.fresh((n,), np.uint8))
-
-
-def test_a_block_with_pages_of_its_own_beyond_the_limit_is_the_same_line() -> None:
-    with executor(Resources(n_workers=1, memory_limit=1 << 30)) as found:
-        with pytest.raises(Lost, match=r"a task got no memory .*\(no 3,221,225,472 bytes for a block"):
-            found.results([found.submit("ask", _block, 3 << 30)])
-        assert found.results([found.submit("ask", _block, 1 << 26)]) == [1 << 26]
-
-
 def test_pages_that_were_given_back_between_others_are_not_counted() -> None:
     said = _told("""
         import numpy as np, psutil
         from ips2_dask.executors.process_memory import limit_memory
-        from ips2_dask.kernels import buffers
+        from ips2_dask.store.cache import tidy
         small = [np.ones(1 << 16, np.uint8) for _ in range(300 << 4)]  # in the heap, where each is between two others
         assert limit_memory(psutil.Process().memory_info().rss + (50 << 20))
         del small[1:-1]
-        buffers.fresh((250 << 20,), np.uint8).fill(1)
+        tidy()
+        np.ones(250 << 20, np.uint8)
         try:
-            buffers.fresh((400 << 20,), np.uint8)
+            np.ones(400 << 20, np.uint8)
         except MemoryError:
             print("no more")
     """)

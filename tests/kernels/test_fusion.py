@@ -13,7 +13,7 @@ import reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ips2_dask.kernels import decomposable, fusion
+from ips2_dask.kernels import fusion
 from ips2_dask.kernels.sparse import symmetric_csr
 
 Array = npt.NDArray[Any]
@@ -139,9 +139,9 @@ def test_high_order_of_a_decomposable_tensor_is_the_oracles_of_s_kron_s(rule: st
     S = rng.random((6, 6)) + np.eye(6)
     S = S + S.T
     values, vectors = reference.eigenpairs(reference.laplacian(S))
-    products, chosen = decomposable.leading_products(values, c)
+    products, chosen = fusion.leading_products(values, c)
     i, j = np.indices((6, 6)).reshape(2, -1)
-    V = decomposable.high_order_at(vectors, chosen, i, j, rule).reshape(6, 6)
+    V = fusion.high_order_at(vectors, chosen, i, j, rule).reshape(6, 6)
     pairs = np.argwhere(np.triu(np.ones((6, 6))))
     leading = reference.leading(reference.restricted(reference.decomposable(S), pairs), pairs, c)
     np.testing.assert_allclose(products, leading.values, atol=1e-12)

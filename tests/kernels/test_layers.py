@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels import density, layers
+from ips2_dask.kernels import density
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ def test_stability_is_persistence_times_span_and_persistence_the_mean_over_the_p
     X, _, _ = blobs_of_blobs(1200, 2, 0)
     edges = tree(X)
     leaves = density.Leaves(edges, len(X))
-    found = layers.layers(edges, len(X))
+    found = density.layers(edges, len(X))
     assert len(found) >= 2
     for one in found:
         assert one.stability == pytest.approx(one.persistence * one.span)
@@ -60,22 +60,22 @@ def test_stability_is_persistence_times_span_and_persistence_the_mean_over_the_p
 def test_layers_are_peaks_and_no_two_are_nearly_the_same() -> None:
     for seed in range(3):
         X = make_blobs(600, 2, centers=6, random_state=seed)[0]
-        found = layers.layers(tree(X), len(X))
-        assert 1 <= len(found) <= layers.MOST_LAYERS
+        found = density.layers(tree(X), len(X))
+        assert 1 <= len(found) <= density.MOST_LAYERS
         numbers = [one.n_clusters for one in found]
         assert numbers == sorted(set(numbers))
-        assert min(one.stability for one in found) >= layers.LEAST * max(one.stability for one in found)
+        assert min(one.stability for one in found) >= density.LEAST_STABLE * max(one.stability for one in found)
         for i, one in enumerate(found):
             for other in found[:i]:
                 both = (one.labels >= 0) & (other.labels >= 0)
-                assert adjusted_rand_score(one.labels[both], other.labels[both]) < layers.SAME
+                assert adjusted_rand_score(one.labels[both], other.labels[both]) < density.SAME
 
 
 @pytest.mark.parametrize("c", [3, 5, 8])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_flat_blobs_have_one_layer_that_stands_out(c: int, seed: int) -> None:
     X, y = make_blobs(1500, 10, centers=c, random_state=seed)
-    found = sorted(layers.layers(tree(X), len(X)), key=lambda one: -one.stability)
+    found = sorted(density.layers(tree(X), len(X)), key=lambda one: -one.stability)
     assert found[0].n_clusters == c
     assert adjusted_rand_score(y, found[0].labels) > 0.9
     assert all(one.stability < found[0].stability / 2 for one in found[1:])
@@ -85,8 +85,8 @@ def test_groups_that_are_all_equally_far_have_no_coarse_layer() -> None:
     """Ties are broken somehow, and unions of groups come of it, which are hardly shorter than what joins them."""
     rng = np.random.default_rng(0)
     X = np.repeat(np.eye(9), 100, axis=0) + 0.02 * rng.normal(size=(900, 9))
-    assert [one.n_clusters for one in layers.layers(tree(X), 900)] == [9]
+    assert [one.n_clusters for one in density.layers(tree(X), 900)] == [9]
 
 
 def test_copies_of_one_point_have_no_layer() -> None:
-    assert layers.layers(tree(np.zeros((60, 2))), 60) == []
+    assert density.layers(tree(np.zeros((60, 2))), 60) == []

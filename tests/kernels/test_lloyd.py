@@ -7,14 +7,14 @@ import pytest
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 
-from ips2_dask.kernels import draws, lloyd
+from ips2_dask.kernels import draws, rounding
 
 
-def rounds_of(X: np.ndarray, centers: np.ndarray, cuts: list[int]) -> lloyd.Rounds:
+def rounds_of(X: np.ndarray, centers: np.ndarray, cuts: list[int]) -> rounding.Rounds:
     parts = np.split(X, cuts)
-    rounds = lloyd.Rounds(centers, [lloyd.moments(part) for part in parts])
+    rounds = rounding.Rounds(centers, [rounding.moments(part) for part in parts])
     while not rounds.done:
-        rounds.take([lloyd.partial_sums(part, rounds.centers) for part in parts])
+        rounds.take([rounding.partial_sums(part, rounds.centers) for part in parts])
     return rounds
 
 
@@ -25,7 +25,7 @@ def test_partial_sums_give_scikit_learns_partition(spread: float) -> None:
     start = X[np.random.default_rng(0).choice(len(X), 12, replace=False)].astype(np.float64)
     theirs = KMeans(12, n_init=1, init=start, algorithm="lloyd").fit(X.astype(np.float64))
     ours = rounds_of(X, start, [7, 40_000, 99_998])
-    labels, squares = lloyd.nearest_centers(X, ours.centers)
+    labels, squares = rounding.nearest_centers(X, ours.centers)
     assert squares.sum() == pytest.approx(theirs.inertia_, rel=1e-9)
     assert (labels != theirs.labels_).sum() <= 5
     assert ours.number == theirs.n_iter_
@@ -41,7 +41,7 @@ def test_points_are_labelled_as_by_all_differences() -> None:
     rng = np.random.default_rng(1)
     X, centers = rng.normal(size=(700, 5)).astype(np.float32), rng.normal(size=(9, 5))
     gaps = np.square(X[:, None] - centers).sum(axis=2)
-    labels, squares = lloyd.nearest_centers(X, centers)
+    labels, squares = rounding.nearest_centers(X, centers)
     np.testing.assert_array_equal(labels, gaps.argmin(axis=1))
     np.testing.assert_allclose(squares, gaps.min(axis=1))
 

@@ -12,7 +12,7 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ips2_dask.kernels import approximate, neighbors, similarity
+from ips2_dask.kernels import neighbors, similarity
 from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.kernels.parallel import map_chunks, threads
 from ips2_dask.kernels.sparse import reverse_lists
@@ -153,7 +153,7 @@ def test_whatever_the_candidates_each_row_ends_with_different_samples_itself_fir
 def test_pynndescents_candidates_settle_to_a_graph_of_high_recall_the_same_each_time() -> None:
     rng = np.random.default_rng(6)
     X = as_float32(rng.normal(size=(3000, 8)) + 4 * rng.integers(0, 4, size=(3000, 1)))
-    first, second = (approximate.candidates(X, 6, 0) for _ in range(2))
+    first, second = (neighbors.descent_candidates(X, 6, 0) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     N, d, _ = neighbors.refine_candidates(X, first, 6)
     _, reach = neighbors.exact_neighbors(X, 0, X, 6)

@@ -202,7 +202,7 @@ def test_a_row_has_the_same_bits_beside_any_others() -> None:
         assert ritz.rotated(w[low:high], rotation, shift[low:high]).tobytes() == whole[low:high].tobytes()
 
 
-@pytest.mark.parametrize("operator", ["triplets", "elements", "matrix-free"])
+@pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
 def test_sums_have_the_same_bits_for_any_partitions(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges follow the number of samples alone."""
     monkeypatch.setattr(choices, "EXACT_PAIRS", 0)

@@ -62,7 +62,7 @@ def test_printed_settings_are_the_preset_and_what_authors_of_baselines_publish()
 def test_affinities_are_tried_with_the_ways_to_labels_that_ips2_has() -> None:
     ways = {method: {s.get("embedding", "spectral") for s in methods.grid(method)} for method in METHODS}
     assert ways.pop("HGC") == {"spectral"}  # its groups are its labels, and the word is not in its settings
-    assert set(map(frozenset, ways.values())) == {frozenset({"spectral", "rows", "none"})}
+    assert set(map(frozenset, ways.values())) == {frozenset({"spectral", "none"})}
 
 
 @pytest.mark.slow

@@ -390,7 +390,6 @@ def test_tasks_that_run_twice_give_the_same_and_change_nothing(
         {"fusion": "normalized"},
         {"high_order": "abs"},
         {"assign_labels": "kmeans"},
-        {"embedding": "rows"},
         {"embedding": "none"},
         {"assign_labels": "density"},
         {"tensor": "decomposable"},
@@ -526,9 +525,7 @@ def test_what_was_there_before_a_parameter_changed_is_still_there(finished: tupl
     assert skipped(run(X, SMALL, store=directory)) == list(STAGES)
 
 
-@pytest.mark.parametrize(
-    ("operator", "tol"), [("triplets", 1e-3), ("matrix-free", 1e-3), ("matrix-free", 1e-7), ("elements", 1e-7)]
-)
+@pytest.mark.parametrize(("operator", "tol"), [("triplets", 1e-3), ("matrix-free", 1e-3), ("matrix-free", 1e-7)])
 def test_runs_after_one_another_in_one_directory_are_each_as_if_alone(
     blobs: Array, operator: str, tol: float, tmp_path: Path
 ) -> None:

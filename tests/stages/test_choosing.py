@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from harness import slowly
 from sklearn.datasets import make_blobs
 
 from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, reports, run, verify
@@ -56,8 +57,8 @@ def test_where_nothing_can_be_compared_there_are_two(values: list[float]) -> Non
     assert kernel.by_eigengap(np.array(values), 5).n_clusters == 2
 
 
-@pytest.mark.parametrize("most", [25, 80])
-@pytest.mark.parametrize("c", [3, 8, 20, 60])
+@pytest.mark.parametrize("most", slowly([25, 80], 25))
+@pytest.mark.parametrize("c", slowly([3, 8, 20, 60], 3, 20))
 def test_blobs_are_counted(c: int, most: int) -> None:
     X, _ = make_blobs(60 * c, 16, centers=c, random_state=1)
     assert chosen(X, max(c + 5, most)) == c
@@ -79,8 +80,8 @@ def test_weak_evidence_is_said_with_the_runner_up() -> None:
     assert said.endswith(f"the runner-up is {second}")
 
 
-@pytest.mark.parametrize("m", [50, 150, 600])
-@pytest.mark.parametrize("f", [2, 8, 64])
+@pytest.mark.parametrize("m", slowly([50, 150, 600], 50, 600))
+@pytest.mark.parametrize("f", slowly([2, 8, 64], 2, 64))
 def test_uniform_noise_is_no_clusters_without_a_warning(m: int, f: int) -> None:
     choice = run(np.random.default_rng([m, f]).uniform(size=(m, f)), Params(max_clusters=20)).choice
     assert choice is not None

@@ -19,7 +19,7 @@ from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
 from ips2_dask.progress import Progress, Reporter
-from ips2_dask.stages import chunked_islands, chunked_label, kmeans, label
+from ips2_dask.stages import chunked_label, islands, kmeans, label
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
@@ -156,7 +156,7 @@ def test_more_components_than_clusters_are_joined_for_the_solve_alone() -> None:
 
 
 def test_the_median_of_drawn_edges_is_near_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_islands, "MEDIAN_SAMPLES", 400)
+    monkeypatch.setattr(islands, "MEDIAN_SAMPLES", 400)
     found = run(pieces(), Params(n_clusters=2), CHUNKED)
     assert (found.labels[:480] == found.labels[0]).all()
     assert (found.labels[480:] != found.labels[0]).all()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from harness import ShuffledExecutor
+from harness import ShuffledExecutor, slowly
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Features, Params, Resources, run
@@ -33,7 +33,7 @@ def _repeated(seed: int, m: int = 120) -> tuple[Any, Any]:
     return X[own], own
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", slowly(range(4), 0))
 @pytest.mark.parametrize("rows", [None, 31])
 def test_equal_rows_have_the_label_of_the_distinct_row(seed: int, rows: int | None) -> None:
     X, own = _repeated(seed)

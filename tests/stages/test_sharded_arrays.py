@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ips2_dask import Params, Resources, Run, open_run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
-from ips2_dask.kernels import shards, two_level
+from ips2_dask.kernels import shards
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.plan.choices import joined_rows
 from ips2_dask.stages import graph_refinement, shard_search, sharding
@@ -177,23 +177,23 @@ def test_many_rows_are_searched_in_sub_cells_that_overlap() -> None:
         sizes.append(len(rows))
         return exact_neighbors(rows, 0, rows, min(6, len(rows)))
 
-    N, d = two_level.nearest_rows(X, 6, search, 300, 0)
+    N, d = shards.nearest_in_sub_cells(X, 6, search, 300, 0)
     exact, lengths = exact_neighbors(X, 0, X, 6)
-    assert max(sizes) <= two_level.LARGE * 300
+    assert max(sizes) <= shards.LARGE * 300
     assert sum(sizes) <= 2 * len(X)
     assert (N[:, 0] == np.arange(4000)).all()
     assert all(len(set(row)) == 6 for row in N.tolist())
     assert (d[:, 1:] <= lengths[:, 5:]).mean() > 0.9
     right = exact == N
     np.testing.assert_array_equal(d[right], lengths[right])
-    few = two_level.nearest_rows(X[:1000], 6, search, 300, 0)
+    few = shards.nearest_in_sub_cells(X[:1000], 6, search, 300, 0)
     np.testing.assert_array_equal(few[0], exact_neighbors(X[:1000], 0, X[:1000], 6)[0])
 
 
 def test_a_crowd_of_copies_is_not_divided_for_ever() -> None:
     X = np.zeros((3000, 4), np.float32)
     X[:200] = np.random.default_rng(0).standard_normal((200, 4))
-    N, d = two_level.nearest_rows(X, 4, lambda rows: exact_neighbors(rows, 0, rows, min(4, len(rows))), 300, 0)
+    N, d = shards.nearest_in_sub_cells(X, 4, lambda rows: exact_neighbors(rows, 0, rows, min(4, len(rows))), 300, 0)
     assert (N >= 0).all()
     assert (d[200:] == 0).all()
 

@@ -274,7 +274,7 @@ def far_groups(*sizes: int) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("assign", ["auto", "kmeans", "density"])
-@pytest.mark.parametrize("embedding", ["spectral", "none", "rows"])
+@pytest.mark.parametrize("embedding", ["spectral", "none"])
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_far_groups_get_labels_of_their_own_by_every_way_of_labelling(
     assign: str, embedding: str, affinity: str
@@ -301,13 +301,6 @@ def test_signed_similarities_make_an_affinity_too() -> None:
     X, truth = far_groups(20, 20, 20)
     found = run(X, Params(n_clusters=3, high_order="signed", method="ppc"))
     assert adjusted_rand_score(truth, found.labels) == 1
-
-
-def test_rows_as_points_are_refused_above_their_limit(monkeypatch: pytest.MonkeyPatch, blobs: Array) -> None:
-    monkeypatch.setattr("ips2_dask.stages.embedding.ROWS_MAX_SAMPLES", 59)
-    with pytest.raises(BadInput, match="rows") as caught:
-        run(blobs, dataclasses.replace(PARAMS, embedding="rows"))
-    assert "spectral" in caught.value.remedy
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's k-means may say it too

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.store.cache import Cache
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.store.cache import Cache, tidy, when_given_back
 from ips2_dask.store.cache import cache as process_cache
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -110,3 +111,26 @@ def test_a_share_of_the_row_sums_is_of_the_samples_of_its_partition(tmp_path: Pa
         touched, sums = (store.read(folder, f"shares-p{b:06d}", name) for name in ("touched", "sums"))
         np.testing.assert_array_equal(touched, np.arange(20 * b, 20 * b + 20))
         assert sums.shape == (2, 2, 20)
+
+
+def test_who_asked_is_called_whenever_memory_is_given_back() -> None:
+    called: list[int] = []
+    before = when_given_back(lambda: called.append(1))
+    tidy()
+    assert when_given_back(before) is not None
+    tidy()
+    assert called == [1]
+
+
+def kept(take: bool) -> bool:
+    """On a worker: whether its process keeps memory, after it was given an array to keep if it shall."""
+    if take:
+        process_cache.get(("a",), lambda: np.zeros(9), lambda a: a.nbytes)
+    return bool(process_cache._entries)
+
+
+def test_workers_give_their_memory_back_when_they_are_told_to(dask_executor: DaskExecutor) -> None:
+    client = dask_executor.client
+    assert all(client.run(kept, True).values())
+    dask_executor.free_memory()
+    assert not any(client.run(kept, False).values())

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "triplets": ({"operator": "triplets", "fusion": "normalized"}, {}),
-    "elements": ({"operator": "elements", "embedding": "none"}, {}),
+    "rows of U": ({"embedding": "none"}, {}),
     "matrix-free": ({"operator": "matrix-free", "affinity": "gaussian"}, {}),
     "decomposable": ({"tensor": "decomposable"}, {}),
     "chunked": ({}, {"vectors": "chunked"}),

@@ -199,7 +199,6 @@ def test_numbers_are_read() -> None:
         (["--clusters", "1:3"], "n_clusters|--clusters"),
         (["--neighbors", "80"], "--neighbors"),
         (["--clusters", "2,3", "--sigma", "0"], "--sigma"),
-        (["--clusters", "2,3", "--embedding", "rows"], "a subsample would need"),
         (["--clusters", "2,3", "--resamples", "0"], "resamples"),
         (["--clusters", "2:200"], "at most one cluster a sample|at most one a sample"),
     ],
