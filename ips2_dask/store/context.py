@@ -16,8 +16,7 @@ from ips2_dask.store.base import Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.integrity import Facts, Receipt, missing_receipt
 from ips2_dask.store.memory_store import MemoryStore
-from ips2_dask.store.remote import is_remote
-from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.store.remote import is_remote, side_by_side
 from ips2_dask.typing import AnyArray
 
 Value = TypeVar("Value")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ips2_dask.errors import BadInput, StoreFailure
-from ips2_dask.store.remote import delete_objects, deletes_many, is_remote, open_system, reaching
-from ips2_dask.store.side_by_side import WIDTH, side_by_side
+from ips2_dask.store.remote import WIDTH, delete_objects, deletes_many, is_remote, open_system, reaching, side_by_side
 
 Item = TypeVar("Item")
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import Damaged
 
@@ -28,7 +26,7 @@ class StoredArray(TypedDict):
     dtype: str
     rows: NotRequired[int]  # of a chunk
     metadata: NotRequired[int]  # CRC-32C of its ``zarr.json``
-    crc32c: NotRequired[list[int]]  # of each chunk's values
+    crc32c: NotRequired[list[int]]  # the checksum at the end of each chunk, which is that of its stored bytes
     bytes: NotRequired[list[int]]  # stored bytes of each chunk
 
 
@@ -48,12 +46,8 @@ OPEN = "0" * 8
 """Placeholder of the seal while its digest is computed."""
 
 
-def crc32c(octets: bytes | NDArray[np.generic]) -> int:
-    """CRC-32C of bytes, or of an array's bytes in C order."""
-    if isinstance(octets, np.ndarray):
-        octets = np.ascontiguousarray(octets).reshape(-1).view(np.uint8).view()
-        octets.flags.writeable = False  # the library takes nothing else
-        return int(google_crc32c.value(octets)) if octets.size else 0
+def crc32c(octets: bytes) -> int:
+    """CRC-32C of bytes."""
     return int(google_crc32c.value(octets))
 
 

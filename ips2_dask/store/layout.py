@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-FORMAT = 2
+FORMAT = 3
 """Version of the run directory; another one is refused."""
 
 STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")

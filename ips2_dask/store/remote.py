@@ -1,14 +1,16 @@
-"""Stores behind a URL: filesystems opened with few requests, and their failures as errors of one line."""
+"""Stores behind a URL: filesystems opened with few requests, many at a time, and their failures in one line."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import fsspec
@@ -17,10 +19,39 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput, Unreachable
-from ips2_dask.store.side_by_side import WIDTH, side_by_side
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WIDTH = 32
+"""Requests of one process at a time: an object store answers each after some 25 ms, however many are under way."""
+
+
+def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], width: int = WIDTH) -> Iterator[Result]:
+    """The results of a function that mostly waits, in the order of the items.
+
+    At most ``width`` calls run at once, in threads, and at most as many results wait for the caller, who may so add up
+    arrays without ever holding all of them. After the first error in the order of the items no other call begins.
+    """
+    if len(items) < 2:
+        yield from map(function, items)
+        return
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    with ThreadPoolExecutor(min(width, len(items)), thread_name_prefix="ips2-store") as pool:
+        try:
+            for item in items:
+                if len(waiting) == width:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
 
 EXTRAS = {"s3": "s3", "s3a": "s3"}
 """The extra of this package that brings a protocol."""
@@ -101,7 +132,7 @@ def delete_objects(system: AbstractFileSystem, paths: Sequence[str]) -> None:
             system.rm_file(path)
 
 
-def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> FsspecStore:
+def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> Any:
     """A Zarr store of a URL, of a given class: a `FreshStore` is under a name that nobody has used before."""
     system, path = open_system(url, asynchronous=True)
     if not system.async_impl:
@@ -111,38 +142,53 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
     return kind(system, path=path, read_only=read_only)
 
 
-class FreshStore(FsspecStore):
-    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none.
+class Recording:
+    """What the stores that are written to add to Zarr's: size and end of what was written under each key.
 
-    Attributes
-    ----------
-    sizes : dict
-        Bytes of each key that was written.
+    The end is a chunk's checksum, four bytes, or the whole of metadata.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.sizes: dict[str, int] = {}
-        self._documents: dict[str, Buffer] = {}
+        self.written: dict[str, tuple[int, bytes]] = {}
+
+    async def set(self, key: str, value: Buffer, *rest: Any) -> None:
+        """Write a value."""
+        self.record(key, value)
+        await super().set(key, value, *rest)  # type: ignore[misc]
+
+    def record(self, key: str, value: Buffer) -> None:
+        """Keep the size and the end of a value."""
+        self.written[key] = len(value), (value if _is_metadata(key) else value[-4:]).to_bytes()
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rsplit("/", 1)[-1] == "zarr.json"
+
+
+class FreshStore(Recording, FsspecStore):
+    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._pending: list[asyncio.Task[None]] = []
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The metadata that were written under a key; None for a chunk, which is always written whole."""
-        del prototype, byte_range
-        return self._documents.get(key)
+        del byte_range
+        return prototype.buffer.from_bytes(self.written[key][1]) if await self.exists(key) else None
 
     async def exists(self, key: str) -> bool:
         """Whether metadata were written under a key."""
-        return key in self._documents
+        return _is_metadata(key) and key in self.written
 
-    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        """Write a value; metadata are kept, and written while chunks are, which need not wait for them."""
-        self.sizes[key] = len(value)
-        if key.rsplit("/", 1)[-1] == "zarr.json":
-            self._documents[key] = value
-            self._pending.append(asyncio.create_task(super().set(key, value, byte_range)))
-        else:
-            await super().set(key, value, byte_range)
+    async def set(self, key: str, value: Buffer, *rest: Any) -> None:
+        """Write a value; metadata are written while chunks are, which need not wait for them."""
+        if not _is_metadata(key):
+            await super().set(key, value, *rest)
+            return
+        self.record(key, value)
+        self._pending.append(asyncio.create_task(FsspecStore.set(self, key, value, *rest)))
 
     async def await_writes(self) -> None:
         """Wait until all metadata are written."""

@@ -19,7 +19,7 @@ from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store import lock
-from ips2_dask.store.arrays import chunks_of, faults_of, files_of, read_rows, read_whole, write_group
+from ips2_dask.store.arrays import faults_of, files_of, read_rows, write_group
 from ips2_dask.store.base import Parts
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import (
@@ -34,8 +34,7 @@ from ips2_dask.store.integrity import (
     sealed,
 )
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
-from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching, side_by_side
 from ips2_dask.typing import AnyArray
 
 OWNER = "ips2_dask"
@@ -142,11 +141,6 @@ class ZarrStore:
         try:
             with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
-                sizes = (
-                    {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
-                )
-            for name, one in described.items():
-                one.setdefault("bytes", [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)])
             receipt: Receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
         except StoreFailure:
@@ -169,7 +163,7 @@ class ZarrStore:
         Damaged
             Where the part, a chunk or a byte of it is not what the receipt says.
         """
-        return self._checked(folder, part, name, read_whole)
+        return self._checked(folder, part, name)
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
         """Rows low .. high - 1 of one array of a finished part, each chunk that they touch checked.
@@ -179,7 +173,7 @@ class ZarrStore:
         Damaged
             Where a chunk is missing or is not what was written.
         """
-        return self._checked(folder, part, name, read_rows, low, high)
+        return self._checked(folder, part, name, low, high)
 
     def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
         """One array of each of several finished parts, in their order, a few of them read ahead.
@@ -191,11 +185,12 @@ class ZarrStore:
         """
         return side_by_side(lambda part: self.read(folder, part, name), parts)
 
-    def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
+    def _checked(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
 
         def array(receipt: Receipt) -> AnyArray:
-            return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
+            place = f"{self._root}/{folder}/{receipt['attempt']}/{name}"
+            return read_rows(place, receipt["arrays"][name], low, high, kind)
 
         cached = self._receipts.get((folder, part))
         if cached is not None:
