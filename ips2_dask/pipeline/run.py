@@ -27,8 +27,7 @@ from ips2_dask.readers.features import Features
 from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs.directory import check_directory
 from ips2_dask.runs.run import Run
-from ips2_dask.store.base import Store
-from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.base import MemoryStore, Store
 from ips2_dask.store.zarr_store import ZarrStore
 
 if TYPE_CHECKING:

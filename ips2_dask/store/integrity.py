@@ -51,10 +51,6 @@ def crc32c(octets: bytes) -> int:
     return int(google_crc32c.value(octets))
 
 
-def _canonical(content: Mapping[str, object]) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
 def sealed(content: Mapping[str, object], indent: int | None = None) -> str:
     """The JSON text of a document with its own digest as its last value."""
     text = json.dumps({**content, SEAL: OPEN}, indent=indent)
@@ -85,34 +81,19 @@ def _with_seal(text: str, seal: str, other: str) -> str:
 
 def content_of(receipt: Receipt) -> str:
     """Digest of what a part's arrays hold, whichever attempt wrote them."""
-    described_arrays = {
-        name: [described["shape"], described["dtype"], described["crc32c"]]
-        for name, described in receipt["arrays"].items()
-    }
-    return hashlib.sha256(_canonical(described_arrays).encode()).hexdigest()[:16]
+    described = {name: [one["shape"], one["dtype"], one["crc32c"]] for name, one in receipt["arrays"].items()}
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A document, part, array or chunk of a run directory that differs from what was written.
-
-    Attributes
-    ----------
-    folder, part : str
-        Where it is; a fault of a document has no part.
-    place : str
-        The path below the run directory.
-    found : str
-        How it differs.
-    array, chunk : str
-        Names of the array and the chunk; empty for a fault of neither.
-    """
+    """A document, part, array or chunk of a run directory that differs from what was written."""
 
     folder: str
-    part: str
-    place: str
-    found: str
-    array: str = ""
+    part: str  # empty for a fault of a document
+    place: str  # path below the run directory
+    found: str  # how it differs
+    array: str = ""  # empty for a fault of no array
     chunk: str = ""
 
     @property

@@ -82,13 +82,7 @@ class Held:
         self._thread = threading.Thread(target=self._beat, name="ips2-heartbeat", daemon=True)
 
     def acquire(self) -> None:
-        """Take the lock, from a dead owner if need be.
-
-        Raises
-        ------
-        BadInput
-            Where its owner is alive.
-        """
+        """Take the lock, from a dead owner if need be; raises ``BadInput`` where its owner is alive."""
         with _one_at_a_time(self._location):
             for _ in range(3):  # another one may have been faster where `_one_at_a_time` can't hold it
                 if self._files.create(NAME, sealed(self._owner)):
@@ -112,12 +106,7 @@ class Held:
                 self._files.remove(NAME)
 
     def check(self) -> None:
-        """Raise where another run has taken the lock.
-
-        Raises
-        ------
-        StoreFailure
-        """
+        """Raise ``StoreFailure`` where another run has taken the lock."""
         if self._lost:
             raise StoreFailure(
                 f"{self._location}: found that another run has taken this directory over, because this one gave no "
@@ -140,13 +129,7 @@ class Held:
 
 @contextlib.contextmanager
 def lock(files: Files, location: str) -> Iterator[Held]:
-    """Hold a directory's lock while the block lasts, however it ends.
-
-    Raises
-    ------
-    BadInput
-        Where another run that is alive holds it.
-    """
+    """Hold a directory's lock while the block lasts; raises ``BadInput`` where a run that is alive holds it."""
     own = Held(files, location)
     own.acquire()
     try:

@@ -86,10 +86,7 @@ def full_place(place: str | os.PathLike[str]) -> str:
 def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSystem, str]:
     """The filesystem of a URL and the path in it; credentials come from where its own tools look for them.
 
-    Raises
-    ------
-    BadInput
-        Where the package of that protocol is missing, or the URL itself holds credentials.
+    Raises ``BadInput`` where the package of that protocol is missing, or the URL itself holds credentials.
     """
     check_url(url)
     options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
@@ -112,13 +109,7 @@ def deletes_many(system: AbstractFileSystem) -> bool:
 
 
 def delete_objects(system: AbstractFileSystem, paths: Sequence[str]) -> None:
-    """Delete objects of an S3 store by one request for each thousand; those that are not there are passed over.
-
-    Raises
-    ------
-    Exception
-        Of the filesystem, where an object is not deleted.
-    """
+    """Delete objects of an S3 store by one request for each thousand; those that are not there are passed over."""
 
     def delete(first: int) -> list[str]:
         keys = {system.split_path(path)[1]: path for path in paths[first : first + MOST_DELETED]}
@@ -198,13 +189,7 @@ class FreshStore(Recording, FsspecStore):
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that holds credentials.
-
-    Raises
-    ------
-    BadInput
-        Whose text does not repeat them.
-    """
+    """Refuse a URL that holds credentials; the message does not repeat them."""
     for link in url.split("::"):
         parts = urlsplit(link)
         signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in PLAIN_QUERIES]
@@ -239,12 +224,7 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def check_answer(url: str, error: Exception) -> None:
-    """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other.
-
-    Raises
-    ------
-    Unreachable
-    """
+    """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other."""
     if isinstance(error, BadInput | FileNotFoundError):
         return
     if isinstance(error, PermissionError):

@@ -21,9 +21,9 @@ from ips2_dask.pipeline.prepare import Inputs, Prepared, prepare
 from ips2_dask.pipeline.run import run_each
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 
 PARAMS = Params(n_clusters=3)
