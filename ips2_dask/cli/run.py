@@ -32,7 +32,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, Resources, parse_bytes
-from ips2_dask.pipeline.option_checks import check_machines
+from ips2_dask.pipeline.prepare import check_machines
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of

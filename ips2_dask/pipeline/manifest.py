@@ -7,7 +7,7 @@ import datetime
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypedDict, cast
 
 from ips2_dask import __version__
@@ -48,7 +48,7 @@ class StageEntry(TypedDict):
     facts: Facts
 
 
-class StoredKey(Content):
+class _StoredKey(Content):
     """The key of a stage in the manifest, with the folder that it names."""
 
     folder: str
@@ -64,19 +64,7 @@ class ChoiceDocument(TypedDict):
 
 @dataclasses.dataclass
 class Manifest:
-    """The content of a ``manifest.json``, field by field as it is stored.
-
-    Attributes
-    ----------
-    generation : int
-        Raised whenever a stage has given other bytes than before, which outdates everything made from it.
-    stages : list of StageEntry
-        The stages that this run has finished so far, in their order.
-    keys : dict
-        Key and folder of every stage, also of those that are not reached yet.
-    done : dict
-        Of each stage, the key that it was last finished under, by this or an earlier run.
-    """
+    """The content of a ``manifest.json``, field by field as it is stored."""
 
     format: int
     created: str
@@ -86,14 +74,14 @@ class Manifest:
     choices: Document
     plan: list[Document]
     beside: dict[str, str]
-    generation: int
+    generation: int  # raised whenever a stage has given other bytes than before, which outdates what is made from it
     versions: dict[str, str]
     started: str
     finished: str | None
-    stages: list[StageEntry]
-    keys: dict[str, StoredKey]
+    stages: list[StageEntry]  # those that this run has finished so far, in their order
+    keys: dict[str, _StoredKey]  # of every stage, also of those that are not reached yet
     choice: ChoiceDocument | None
-    done: dict[str, Content]
+    done: dict[str, Content]  # of each stage, the key that it was last finished under, by this or an earlier run
 
     @classmethod
     def begin(cls, prepared: Prepared, earlier: Document | None) -> Manifest:
@@ -167,17 +155,7 @@ def read_stage(store: Store, folder: str) -> StageDocument | None:
     return cast("StageDocument | None", store.get_document(f"{folder}/stage.json"))
 
 
-def write_stage(store: Store, folder: str, document: StageDocument) -> None:
-    """Mark a stage as finished, which its ``stage.json`` does."""
-    store.put_document(f"{folder}/stage.json", document)
-
-
-def unfinished_stages(store: Store, keys: Mapping[str, Key]) -> Sequence[str]:
-    """Names of the stages that are still to be computed."""
-    return [name for name in STAGES if read_stage(store, keys[name].folder) is None]
-
-
-def _described(keys: Mapping[str, Key]) -> dict[str, StoredKey]:
+def _described(keys: Mapping[str, Key]) -> dict[str, _StoredKey]:
     """The keys as the manifest stores them."""
     return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
 
@@ -191,11 +169,8 @@ def now() -> str:
 def versions() -> dict[str, str]:
     """Versions of the packages that results depend on; cached, since the look-up outlasts a stage of a small fit."""
     names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-    return {
-        "ips2_dask": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-    }
+    own = {"ips2_dask": __version__, "python": platform.python_version()}
+    return own | {name: importlib.metadata.version(name) for name in names}
 
 
 def _plan_of(plan: Plan) -> list[Document]:

@@ -120,10 +120,8 @@ async def _write_group(
     """Size and end of what was written by key, in one coroutine, as each call of Zarr's loop costs milliseconds."""
     store = open_zarr(location, kind=FreshStore) if is_remote(location) else _FreshLocal(location)
     group = await zarr.api.asynchronous.create_group(store=store, zarr_format=3, attributes=attributes)
-    tasks = [
-        group.create_array(name, data=array, **_settings(kinds[name], array.shape, array.dtype, rows[name]))
-        for name, array in arrays.items()
-    ]
+    settings = {name: _settings(kinds[name], array.shape, array.dtype, rows[name]) for name, array in arrays.items()}
+    tasks = [group.create_array(name, data=array, **settings[name]) for name, array in arrays.items()]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # all have ended, so none writes afterwards
     if isinstance(store, FreshStore):
         await store.await_writes()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any, Protocol
 
-from ips2_dask.store.integrity import Document, Facts, Receipt, Scan
+from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, StoredArray
 from ips2_dask.typing import AnyArray
 
 Parts = dict[str, dict[str, str]]
@@ -118,6 +118,9 @@ class MemoryStore(Store):
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, made={}, making=RLock())
 
+    def create(self) -> None:
+        pass
+
     def receipt(self, folder: str, part: str) -> Receipt | None:
         return self._receipts.get((folder, part))
 
@@ -125,10 +128,8 @@ class MemoryStore(Store):
         return {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
-        receipt: Receipt = {
-            "arrays": {name: {"shape": list(a.shape), "dtype": a.dtype.str} for name, a in arrays.items()},
-            "facts": dict(facts),
-        }
+        described = {name: StoredArray(shape=list(a.shape), dtype=a.dtype.str) for name, a in arrays.items()}
+        receipt: Receipt = {"arrays": described, "facts": dict(facts)}
         self._parts[folder, part], self._receipts[folder, part] = dict(arrays), receipt
         return receipt
 
@@ -151,6 +152,9 @@ class MemoryStore(Store):
         for part in parts:
             self._parts.pop((folder, part), None)
             self._receipts.pop((folder, part), None)
+
+    def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        pass
 
     def listed(self, folder: str) -> frozenset[str] | None:
         return None

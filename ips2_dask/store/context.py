@@ -32,47 +32,21 @@ PINNED = frozenset({("ingest", "distinct"), ("neighbors", "whole"), ("assemble",
 
 @dataclasses.dataclass
 class Context:
-    """Everything that a task may read.
-
-    Attributes
-    ----------
-    store : Store
-    params : Params
-    bounds : (n_partitions + 1,) int
-        Partition b holds the samples bounds[b] .. bounds[b + 1] - 1.
-    n_features : int
-    choices : Choices
-    folders : dict
-        Folder of each stage, named by its key.
-    facts : dict
-        Facts of each finished stage: sizes, counts, warnings.
-    threads : int
-        Threads that one task may use.
-    source : Source, optional
-        The input, for the ingest stage.
-    generation : int
-        Number that grows when a stage that was computed again has given other bytes; it is part of the cache's keys.
-    there : frozenset of str, optional
-        Names of the parts of the stage that may be finished; None where each task looks for its own.
-    kept : int
-        Bytes that the cache may keep beyond its limit.
-    clustered_only : bool
-        Whether the user's numbers of samples, and what is said of rows, are of the rows that were clustered alone.
-    """
+    """Everything that a task may read."""
 
     store: Store
     params: Params
-    bounds: tuple[int, ...]
+    bounds: tuple[int, ...]  # partition b holds the samples bounds[b] .. bounds[b + 1] - 1
     n_features: int
     choices: Choices
-    folders: dict[str, str] = dataclasses.field(default_factory=dict)
-    facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    threads: int = 1
-    source: Any = None
-    generation: int = 0
-    there: frozenset[str] | None = None
-    kept: int = 0
-    clustered_only: bool = False
+    folders: dict[str, str] = dataclasses.field(default_factory=dict)  # of each stage, named by its key
+    facts: dict[str, Facts] = dataclasses.field(default_factory=dict)  # of each finished stage
+    threads: int = 1  # that one task may use
+    source: Any = None  # the input, for the ingest stage
+    generation: int = 0  # grows when a stage that was computed again has given other bytes; part of the cache's keys
+    there: frozenset[str] | None = None  # parts of the stage that may be finished; None: each task looks for its own
+    kept: int = 0  # bytes that the cache may keep beyond its limit
+    clustered_only: bool = False  # whether rows, and users' numbers, are those of the rows that were clustered alone
 
     @property
     def m(self) -> int:

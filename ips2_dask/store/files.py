@@ -1,4 +1,4 @@
-"""Small text files of a run, on a local folder or any URL that fsspec knows, each written whole or not at all."""
+"""Files: a run's small text files, on a local folder or a URL, each written whole or not at all; and scratch files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from ips2_dask.errors import BadInput, StoreFailure
 from ips2_dask.store.remote import WIDTH, delete_objects, deletes_many, is_remote, open_system, reaching, side_by_side
+from ips2_dask.typing import AnyArray
 
 Item = TypeVar("Item")
 
@@ -55,13 +58,10 @@ def below(root: str, name: str) -> str:
 
 
 def _leads_out(root: str, name: str) -> BadInput:
-    return BadInput(
-        f"{root}/{name}",
-        "a name or link that leads out of the run directory",
-        "what is inside of it",
-        "files that are no part of a run could be read or removed",
-        "do not use this directory: no run has written it so",
-    )
+    found = "a name or link that leads out of the run directory"
+    allowed = "what is inside of it"
+    why = "files that are no part of a run could be read or removed"
+    return BadInput(f"{root}/{name}", found, allowed, why, "do not use this directory: no run has written it so")
 
 
 class Files:
@@ -342,3 +342,33 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial_file(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class RowFiles:
+    """Records of rows that come in any order, in a new folder's files by ranges of ``rows`` rows, taken range by range.
+
+    ``kind`` is the dtype of a record, with a field ``row``; ``count`` the number of those that were added.
+    """
+
+    def __init__(self, folder: Path, kind: np.dtype[np.void], rows: int) -> None:
+        folder.mkdir()
+        self._folder, self._kind, self._rows, self.count = folder, kind, rows, 0
+
+    def add(self, records: AnyArray) -> None:
+        """Append records (n,) to the files of their ranges."""
+        ranges = records["row"] // self._rows
+        order = np.argsort(ranges, kind="stable")
+        numbers, starts = np.unique(ranges[order], return_index=True)
+        for number, some in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            with (self._folder / str(number)).open("ab") as stream:
+                records[some].tofile(stream)
+        self.count += len(records)
+
+    def take(self, low: int) -> AnyArray:
+        """The records of the range that row ``low`` begins, in the order in which they came; their file is removed."""
+        path = self._folder / str(low // self._rows)
+        if not path.exists():
+            return np.empty(0, self._kind)
+        records = np.fromfile(path, self._kind)
+        path.unlink()
+        return records

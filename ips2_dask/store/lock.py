@@ -49,6 +49,12 @@ def owner_of(files: Files) -> Owner | None:
     return content if whole else None
 
 
+def running(files: Files) -> str | None:
+    """Which run is at work in a directory, in words; None where there is none."""
+    owner = owner_of(files)
+    return _described(owner) if owner is not None and is_alive(owner) else None
+
+
 def is_alive(owner: Owner) -> bool:
     """Whether an owner may still be at work."""
     if owner["machine"] == _machine():
@@ -63,7 +69,7 @@ def _heartbeat_age(owner: Owner) -> float:
     return max(0.0, time.time() - float(owner["heartbeat"]))
 
 
-def describe(owner: Owner) -> str:
+def _described(owner: Owner) -> str:
     """An owner in words."""
     since = datetime.datetime.fromtimestamp(owner["since"], datetime.UTC).isoformat(timespec="seconds")
     return (
@@ -143,7 +149,7 @@ def _refusal(location: str, owner: Owner) -> BadInput:
     if owner["machine"] != _machine():
         remedy += f" (if that process is dead, its lock is broken {STALE:.0f} s after its last heartbeat)"
     return BadInput(
-        location, f"a run that is going on ({describe(owner)})", "one run at a time", "both would write there", remedy
+        location, f"a run that is going on ({_described(owner)})", "one run at a time", "both would write there", remedy
     )
 
 

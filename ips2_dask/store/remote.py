@@ -254,23 +254,13 @@ def _text_of(error: BaseException) -> str:
 def _no_package(url: str, error: ImportError) -> BadInput:
     protocol = _protocol(url)
     package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
-    return BadInput(
-        plain(url),
-        f"a URL whose protocol needs a package that is not installed ({error})",
-        "a path, or a URL that fsspec can open here",
-        "there would be no way to it",
-        f"pip install {package}",
-    )
+    found, why = f"a URL whose protocol needs a package that is not installed ({error})", "there would be no way to it"
+    return BadInput(plain(url), found, "a path, or a URL that fsspec can open here", why, f"pip install {package}")
 
 
 def _no_protocol(url: str, error: ValueError) -> BadInput:
-    return BadInput(
-        plain(url),
-        f"a URL that can't be opened ({' '.join(str(error).split())[:200]})",
-        "a URL that fsspec knows: s3://, gs://, az://, https:// ...",
-        "there would be no way to it",
-        "correct it",
-    )
+    found, why = f"a URL that can't be opened ({' '.join(str(error).split())[:200]})", "there would be no way to it"
+    return BadInput(plain(url), found, "a URL that fsspec knows: s3://, gs://, az://, https:// ...", why, "correct it")
 
 
 def _access_denied(url: str, error: BaseException) -> Unreachable:

@@ -280,13 +280,8 @@ class ZarrStore(Store):
             self.cache_receipt(folder, part, None)
         self.files.remove_many([f"{folder}/{part}.json" for part in (*receipts, *texts)])
         receipts |= {part: receipt for part, text in texts.items() if (receipt := _receipt(text)) is not None}
-        self.files.remove_folders(
-            {
-                f"{folder}/{receipt['attempt']}": files_of(receipt["arrays"])
-                for part, receipt in receipts.items()
-                if receipt["attempt"].rpartition(".")[0] == part
-            }
-        )
+        own = [receipt for part, receipt in receipts.items() if receipt["attempt"].rpartition(".")[0] == part]
+        self.files.remove_folders({f"{folder}/{one['attempt']}": files_of(one["arrays"]) for one in own})
 
     def stage_folders(self) -> list[str]:
         return [name for name in self.files.names("") if FOLDER.fullmatch(name)]

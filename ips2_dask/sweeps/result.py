@@ -125,7 +125,7 @@ class Point:
         content = store.get_document(_document(name))
         if content is None or content["asked"] != settings.as_dict():
             return None
-        params = Params.of_manifest(content["manifest"]["params"])
+        params = Params(**content["manifest"]["params"])
         return cls(name, params, *(content[field] for field in _STORED))
 
     def write(self, store: ZarrStore, settings: JudgeSettings) -> None:

@@ -367,7 +367,7 @@ def test_shards_that_an_earlier_version_asked_of_the_machine_are_asked_for_again
     X = np.random.default_rng(3).normal(size=(120, 4))
     finished = run(X, Params(n_clusters=3, shards=3), Resources(partition_rows=30))
     del finished.manifest["params"]["shards"]
-    finished.params = Params.of_manifest(finished.manifest["params"])
+    finished.params = Params(**finished.manifest["params"])
     assert command(finished) == (
         "ips2_dask.run(X, ips2_dask.Params(n_clusters=3, shards=3), ips2_dask.Resources(partition_rows=30))"
     )
