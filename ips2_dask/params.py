@@ -26,14 +26,9 @@ MAX_CLUSTERS = 30
 DENSE_MAX_SAMPLES = 5000
 """Samples up to which a Gaussian affinity is kept for all pairs; above, it is kept for the active pairs alone."""
 
-PAPER: dict[str, Any] = {
-    "n_neighbors": 10,
-    "affinity": "gaussian",
-    "embedding": "none",
-    "assign_labels": "kmeans",
-    "tol": 1e-3,
-    "duplicates": "keep",
-}
+PAPER: dict[str, Any] = dict(
+    n_neighbors=10, affinity="gaussian", embedding="none", assign_labels="kmeans", tol=1e-3, duplicates="keep"
+)
 """The paper's settings, for ``IPS2(**PAPER, n_clusters=4)``; all other parameters keep their defaults."""
 
 EMBEDDED_BEYOND = 8

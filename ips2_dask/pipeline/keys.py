@@ -109,8 +109,6 @@ def changes(keys: Mapping[str, Key], earlier: Mapping[str, Content]) -> dict[str
 def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list[str]:
     """How two keys of a stage differ; ``above`` says the same of the stages before it."""
     texts = []
-    if old["format"] != new["format"]:
-        texts.append(f"the format of run directories changed from {old['format']} to {new['format']}")
     if old["version"] != new["version"]:
         texts.append(f"its code changed from version {old['version']} to {new['version']}")
     for name in sorted({*old["params"], *new["params"]}):

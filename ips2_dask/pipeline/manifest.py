@@ -66,53 +66,46 @@ class ChoiceDocument(TypedDict):
 class Manifest:
     """The content of a ``manifest.json``, field by field as it is stored."""
 
-    format: int
     created: str
     params: Document
     input: Document
     bounds: list[int]
     choices: Document
     plan: list[Document]
-    beside: dict[str, str]
     generation: int  # raised whenever a stage has given other bytes than before, which outdates what is made from it
     versions: dict[str, str]
     started: str
-    finished: str | None
-    stages: list[StageEntry]  # those that this run has finished so far, in their order
     keys: dict[str, _StoredKey]  # of every stage, also of those that are not reached yet
-    choice: ChoiceDocument | None
     done: dict[str, Content]  # of each stage, the key that it was last finished under, by this or an earlier run
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    stages: list[StageEntry] = dataclasses.field(default_factory=list)  # those finished so far, in their order
+    choice: ChoiceDocument | None = None
+    finished: str | None = None
+    format: int = FORMAT
 
     @classmethod
     def begin(cls, prepared: Prepared, earlier: Document | None) -> Manifest:
         """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
-        previous = earlier or {"created": now()}
         source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
-        label = source.label if isinstance(source, Table) else None
+        read: Document = {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint}
+        read |= prepared.inputs.reading
+        if isinstance(source, Table) and source.label is not None:
+            read["label"] = source.label
+        if features is not None:
+            read["fitted_features"] = features.as_dict()
+        previous = earlier or {"created": now(), "generation": 0, "done": {}}
         return cls(
-            format=FORMAT,
             created=previous["created"],
             params=prepared.params.as_dict(),
-            input={
-                "name": source.name,
-                "shape": [plan.m, plan.f],
-                "fingerprint": source.fingerprint,
-                **prepared.inputs.reading,
-                **({} if label is None else {"label": label}),
-                **({} if features is None else {"fitted_features": features.as_dict()}),
-            },
+            input=read,
             bounds=list(plan.bounds),
             choices=dataclasses.asdict(plan.choices),
             plan=_plan_of(plan),
-            beside={},
-            generation=previous.get("generation", 0),
+            generation=previous["generation"],
             versions=dict(versions()),
             started=now(),
-            finished=None,
-            stages=[],
             keys=_described(prepared.keys),
-            choice=None,
-            done=dict(previous.get("done", {})),
+            done=dict(previous["done"]),
         )
 
     def as_dict(self) -> Document:

@@ -278,6 +278,7 @@ def test_nothing_of_the_users_in_an_h5ad_is_overwritten(name: str, itself: bool,
         assert file[f"{name}_of_mine"][...].tolist() == list(range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["", "::obsm/X_pca"])
 def test_scanpys_tools_take_an_exported_graph(member: str, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")

@@ -75,7 +75,7 @@ def test_what_is_asked_for_whole_is_the_same(both: tuple[Run, Run]) -> None:
     assert chunks.report()["roundings"] == whole.report()["roundings"]
 
 
-@pytest.mark.parametrize("rows", [1, 50, 64, 1000])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 50, 64, 1000])
 def test_blocks_of_rows_make_up_the_whole(both: tuple[Run, Run], rows: int) -> None:
     for found in (*both, both[0].clustered, both[1].clustered):
         blocks = list(found.iter_labels(rows))
