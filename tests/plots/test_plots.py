@@ -192,15 +192,6 @@ def test_points_are_as_opaque_as_their_labels_are_certain(some_run: Run, most: i
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["certainty .2", ".6", "1"]
 
 
-def test_without_a_stored_certainty_no_point_is_pale(some_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = Run._arrays
-    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty"})
-    ax = plots.embedding(some_run, Figure().subplots())
-    assert len(ax.collections) == C
-    assert all((drawn.get_facecolors()[:, 3] == 1).all() for drawn in ax.collections)
-    assert ax.get_legend() is None
-
-
 @pytest.mark.parametrize("most", [2_000, 30])
 def test_a_layout_is_drawn_without_ticks_by_cluster_and_certainty(some_run: Run, most: int) -> None:
     found = Layout(np.random.default_rng(0).normal(size=(60, 2)), some_run.distinct, "t-sne", "spectral embedding")

@@ -102,14 +102,6 @@ class Page(HTMLParser):
         return next(rows for name, rows in self.tables.items() if name.startswith(caption))[1:]
 
 
-def as_of_an_earlier_version(found: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The run as it would be without certainty and without the ways in which labels were looked for."""
-    arrays = Run._arrays
-    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty", "left_out", "shares"})
-    del found.manifest["stages"][-1]["facts"]["roundings"]
-    return found
-
-
 def check_page(path: Path) -> Page:
     text = path.read_text()
     found = Page(text)
@@ -216,22 +208,6 @@ def test_points_of_uncertain_labels_are_pale_and_the_caption_says_so(name: str, 
     np.testing.assert_allclose(opacities(shown), sorted(value for value in expected if value < 1), atol=1e-6)
     assert "pale points have an uncertain label.</figcaption>" in shown
     assert ">certainty .2</text>" in shown
-
-
-def test_a_run_of_an_earlier_version_has_its_page_without_certainty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rng = np.random.default_rng(16)
-    X = rng.normal(size=(90, 4)) + 2.5 * rng.integers(0, 3, size=(90, 1))
-    path = report(as_of_an_earlier_version(run(X, Params(n_clusters=3)), monkeypatch), tmp_path / "report.html")
-    found = check_page(path)
-    assert [name for name in found.values["id"] if name in SECTIONS] == [name for name in SECTIONS if name != "labels"]
-    assert "certainty" not in path.read_text()
-    assert "pale" not in figure(path, "embedding-12")
-    assert opacities(figure(path, "embedding-12")) == []
-    assert found.rows("Stages")[-1][1] == "3 clusters"
-    margins = [float(row[3]) for row in found.rows("The 20 least certain")]
-    assert margins == sorted(margins)
 
 
 def way(name: str, columns: int, cut: float | None, **more: Any) -> dict[str, Any]:
