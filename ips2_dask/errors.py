@@ -12,18 +12,8 @@ class IPS2Error(Exception):
 class BadInput(IPS2Error, ValueError):
     """An input, option or argument that can't be used. Its message has five parts.
 
-    Parameters
-    ----------
-    thing : str
-        The file, option or argument.
-    found : str
-        Its value, or what is wrong with it.
-    allowed : str
-        The values that are allowed.
-    otherwise : str
-        The consequence, if the run went on.
-    remedy : str
-        An instruction to the user: "give a number with a unit".
+    The ``thing`` is a file, option or argument, ``found`` its value or what is wrong with it, ``allowed`` the values
+    that are, ``otherwise`` the consequence if the run went on, ``remedy`` an instruction: "give a number with a unit".
     """
 
     exit_status = 2
@@ -50,14 +40,8 @@ class Refused(IPS2Error):
 class Damaged(IPS2Error):
     """A stored array differs from what was written; the message names array, chunk and remedy.
 
-    Parameters
-    ----------
-    message : str
-    folder, part : str
-        The stage's folder and the part in it, so that a run can compute the part anew.
+    By the stage's ``folder`` and the ``part`` in it a run can compute the part anew.
     """
-
-    exit_status = 1
 
     def __init__(self, message: str, folder: str = "", part: str = "") -> None:
         self.folder, self.part = folder, part
@@ -70,18 +54,11 @@ class Damaged(IPS2Error):
 class StoreFailure(IPS2Error):
     """The run directory can no longer be written: it is full, read-only or taken over. Finished parts stay whole."""
 
-    exit_status = 1
-
 
 class FatalTask(Exception):
-    """A task has ended every worker that took it, by Dask's own error; a run turns it into `WorkersKilled`.
+    """A task, in words or by its position in a job, has ended all workers that took it, by Dask's own error.
 
-    Parameters
-    ----------
-    task : str or int
-        Which task, in words, or its position in a job.
-    workers : int
-        Workers that it ended.
+    A run turns it into `WorkersKilled`.
     """
 
     def __init__(self, task: str | int, workers: int) -> None:
@@ -92,21 +69,12 @@ class FatalTask(Exception):
 class WorkersKilled(IPS2Error):
     """A task has ended every worker that took it; the message names stage, part and remedy."""
 
-    exit_status = 1
-
 
 class Lost(IPS2Error):
     """Workers or the scheduler are gone and don't come back by themselves; all stored parts stay.
 
-    Parameters
-    ----------
-    thing : str
-        The lost process, or its fault.
-    remedy : str
-        An instruction to the user, to be followed before the same command is run again.
+    The ``thing`` is the lost process, or its fault, and the ``remedy`` to be followed before the command is run again.
     """
-
-    exit_status = 1
 
     def __init__(self, thing: str, remedy: str) -> None:
         self.thing, self.remedy = thing, remedy

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.workers import check_client
-from ips2_dask.params import MAX_CLUSTERS, Params, Resources
+from ips2_dask.params import MAX_CLUSTERS, Params, Resources, documented
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import is_anndata, is_chunked, named_like, open_source
@@ -61,40 +61,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_clusters : int or "auto", default=8
         c, 1 or more; "auto" chooses it by the density of the embedding (``run_.choice`` has the evidence), or
         takes as many as Leiden finds.
-    n_neighbors : int, default=5
-        k, the size of a neighbourhood, the sample itself included.
-    sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7); epsilon is in the unit of the run, ``run_.unit``.
-    tensor : {"indecomposable", "decomposable"}
-    metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
-            "correlation", "hellinger", "precomputed"}
-        Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances,
-        or a sparse one of those to neighbours, such as scikit-learn's ``kneighbors_graph(mode="distance")``.
-    affinity : {"heat-knn", "gaussian", "precomputed"}
-    bandwidth : {"mean", "median"} or float
-    high_order : {"rms", "abs", "signed"}
-    fusion : {"average", "normalized"}
-    fusion_weight : float, default=0.5
-    n_components : int, optional
-        Columns of the spectral embedding, c + 8 by default. Labels are sought in all of them and in the first c;
-        ``n_components=n_clusters`` is the default of scikit-learn's SpectralClustering.
-    embedding : {"spectral", "none"}
-        The points that are clustered: the spectral embedding of U, or its rows, as in the paper.
-    assign_labels : {"auto", "kmeans", "density", "leiden"}
-        How clusters are cut: by k-means, as leaves of a density tree, or by the better of the two ("auto"). "leiden"
-        takes the communities of U: as many as there are with ``n_clusters="auto"``, else of the resolution that gives
-        ``n_clusters`` (``pip install 'ips2-dask[graph]'``).
-    resolution : float, default=1.0
-        Of the modularity, for Leiden with ``n_clusters="auto"``: larger ones give more clusters.
-    scale : {None, "none", "zscore", "minmax", "l2"}
-    duplicates : {"merge", "keep"}
-        Whether equal rows become one sample, with one label, or stay samples of their own.
-    operator : {"auto", "matrix-free", "triplets"}
-        How far the tensor is assembled; see `Params`.
-    tol : float, optional
-        Largest residual of an eigenpair; by default the solver stops when labels need no more.
     max_clusters : int, default=30
         The largest c that ``n_clusters="auto"`` considers.
+    (those of `Params`)
     random_state : int, RandomState instance or None, default=0
         None draws a new seed at each fit; ``run_.params.random_state`` holds it.
     client : distributed.Client, optional
@@ -150,6 +119,15 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     """
 
     _method = "ips2"
+    n_clusters: int | str
+    metric: str
+    scale: str | None
+    max_clusters: int
+    random_state: int | np.random.RandomState | None
+    client: Client | None
+    store: str | Path | None
+    memory_limit: int | str | None
+    verbose: bool
 
     def __init__(
         self,
@@ -180,31 +158,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         memory_limit: int | str | None = None,
         verbose: bool = False,
     ) -> None:
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.sigma = sigma
-        self.epsilon = epsilon
-        self.tensor = tensor
-        self.metric = metric
-        self.affinity = affinity
-        self.bandwidth = bandwidth
-        self.high_order = high_order
-        self.fusion = fusion
-        self.fusion_weight = fusion_weight
-        self.n_components = n_components
-        self.embedding = embedding
-        self.assign_labels = assign_labels
-        self.resolution = resolution
-        self.scale = scale
-        self.duplicates = duplicates
-        self.operator = operator
-        self.tol = tol
-        self.max_clusters = max_clusters
-        self.random_state = random_state
-        self.client = client
-        self.store = store
-        self.memory_limit = memory_limit
-        self.verbose = verbose
+        given = dict(locals())
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -227,30 +183,12 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _params(self) -> Params:
-        names = (
-            "n_clusters",
-            "n_neighbors",
-            "sigma",
-            "epsilon",
-            "tensor",
-            "metric",
-            "affinity",
-            "bandwidth",
-            "high_order",
-            "fusion",
-            "fusion_weight",
-            "n_components",
-            "embedding",
-            "assign_labels",
-            "resolution",
-            "duplicates",
-            "operator",
-            "tol",
-        )
-        chosen = {name: getattr(self, name) for name in names}
-        if isinstance(self.n_clusters, str):  # with a number ``max_clusters``, which has a default here, is not read
-            chosen["max_clusters"] = self.max_clusters
-        return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
+        given = self.get_params(deep=False)
+        chosen = {name: value for name, value in given.items() if name in Params.__dataclass_fields__}
+        if not isinstance(self.n_clusters, str):  # ``max_clusters``, which has a default here, is not read then
+            del chosen["max_clusters"]
+        own = {"scale": self.scale or "none", "method": self._method, "random_state": self._seed()}
+        return Params(**{**chosen, **own})
 
     def fit(
         self,
@@ -296,17 +234,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
             source = named_like(open_source(checked), X)
         progress = _Spoken() if self.verbose else Progress()
-        resources = Resources(memory_limit=self.memory_limit)
-        self.run_ = run(
-            source,
-            self._params(),
-            resources,
-            store=self.store,
-            client=self.client,
-            progress=progress,
-            similarity=similarity,
-            knn_graph=knn_graph,
-        )
+        given: dict[str, Any] = {"store": self.store, "client": self.client, "progress": progress}
+        given |= {"similarity": similarity, "knn_graph": knn_graph}
+        self.run_ = run(source, self._params(), Resources(memory_limit=self.memory_limit), **given)
         for text in self.run_.report()["warnings"]:
             warnings.warn(text, IPS2Warning, stacklevel=2)
         if itself and self.run_.feature_names is not None:  # others have those that scikit-learn knows of
@@ -377,6 +307,11 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _fitted(self, kind: str) -> Similarity:
         check_is_fitted(self, "run_")
         return self.run_.similarity(kind)
+
+
+IPS2.__doc__ = (IPS2.__doc__ or "").replace(
+    "    (those of `Params`)\n", documented({*IPS2._get_param_names()} - {"n_clusters", "max_clusters", "random_state"})
+)
 
 
 class PPC(IPS2):

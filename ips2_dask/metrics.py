@@ -53,9 +53,7 @@ def pairwise_f_score(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> 
     `accuracy`.
     """
     table = contingency(labels_true, labels_pred)
-    together = _pairs(table.data)
-    clustered, classed = _pairs(table.sum(axis=0)), _pairs(table.sum(axis=1))
-    return 2 * together / (clustered + classed) if clustered + classed else 1.0
+    return _f_score(_pairs(table.data), _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0)))
 
 
 def adjusted_rand(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
@@ -80,14 +78,7 @@ def nmi(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike, average: Average
 
 def scores(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> dict[str, float]:
     """All five, as ``acc, ari, fscore, nmi, purity``; parameters as of `accuracy`."""
-    true, pred = _both_codes(labels_true, labels_pred)  # once: sorting names is what takes time
-    return {
-        "acc": accuracy(true, pred),
-        "ari": adjusted_rand(true, pred),
-        "fscore": pairwise_f_score(true, pred),
-        "nmi": nmi(true, pred),
-        "purity": purity(true, pred),
-    }
+    return scores_of_table(contingency(labels_true, labels_pred))
 
 
 def scores_of_table(table: csr_array) -> dict[str, float]:
@@ -118,10 +109,15 @@ def scores_of_table(table: csr_array) -> dict[str, float]:
     return {
         "acc": float(dense[rows, columns].sum() / n),
         "ari": _adjusted_rand(together, classed, clustered, n * (n - 1) // 2),
-        "fscore": 2 * together / (clustered + classed) if clustered + classed else 1.0,
+        "fscore": _f_score(together, classed, clustered),
         "nmi": _nmi(counts, classes, clusters),
         "purity": float(dense.max(axis=0).sum() / n),
     }
+
+
+def _f_score(together: int, classed: int, clustered: int) -> float:
+    """F-score from numbers of pairs of samples: of one class and cluster, of one class, of one cluster."""
+    return 2 * together / (clustered + classed) if clustered + classed else 1.0
 
 
 def _adjusted_rand(together: int, classed: int, clustered: int, pairs: int) -> float:

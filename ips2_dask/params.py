@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Collection
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -25,14 +26,9 @@ MAX_CLUSTERS = 30
 DENSE_MAX_SAMPLES = 5000
 """Samples up to which a Gaussian affinity is kept for all pairs; above, it is kept for the active pairs alone."""
 
-PAPER: dict[str, Any] = {
-    "n_neighbors": 10,
-    "affinity": "gaussian",
-    "embedding": "none",
-    "assign_labels": "kmeans",
-    "tol": 1e-3,
-    "duplicates": "keep",
-}
+PAPER: dict[str, Any] = dict(
+    n_neighbors=10, affinity="gaussian", embedding="none", assign_labels="kmeans", tol=1e-3, duplicates="keep"
+)
 """The paper's settings, for ``IPS2(**PAPER, n_clusters=4)``; all other parameters keep their defaults."""
 
 EMBEDDED_BEYOND = 8
@@ -73,6 +69,29 @@ WHY: dict[str, str] = {
     "bandwidth": "the kernel exp(-d^2 / 2 t^2) would not be defined",
     "resolution": "all samples would be one community",
 }
+
+
+_WHOLE: dict[str, tuple[int, int | None]] = {
+    "n_clusters": (1, None),
+    "n_neighbors": (2, MAX_NEIGHBORS),
+    "random_state": (0, None),
+    "max_clusters": (2, None),
+    "n_eigenpairs": (1, None),
+    "n_components": (2, None),
+    "shards": (1, None),
+}
+"""Whole numbers: the least and the largest."""
+
+_OPTIONAL = ("tol", "max_clusters", "n_eigenpairs", "n_components", "shards")
+
+_REAL = {
+    "sigma": (0.0, 1e30, False),
+    "epsilon": (1e-30, 1e-3, False),
+    "fusion_weight": (0.0, 1.0, True),
+    "resolution": (0.0, 1e30, False),
+    "tol": (0.0, 1.0, False),
+}
+"""Other numbers: between which they lie, and whether these are allowed themselves."""
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -130,7 +149,8 @@ class Params:
         one solve; V is still made of the c leading eigenvectors. Not for a decomposable tensor.
     n_components : int, optional
         Columns of the spectral embedding, at least 2 unless there is one cluster: leading eigenvectors of the
-        normalised U, weighted by commute times (`kernels.commute_weights`). By default c + 8, at most one a sample.
+        normalised U, weighted by commute times (`kernels.commute_weights`). By default c + 8, at most one a sample;
+        ``n_components=n_clusters`` is the default of scikit-learn's SpectralClustering.
         Labels are sought both in all columns and in the first c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
@@ -146,8 +166,9 @@ class Params:
         means, sqrt(2 (1 - r)). They order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
         ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums; no value may be negative.
         ``hamming`` is a share of the features. ``jaccard`` compares the sets of features that are not 0.
-        ``precomputed``: the input is the (m, m) matrix of distances. Of a sparse one what is not stored is no
-        neighbour, as in scikit-learn; zeros that are stored are distances (docs/tables.md, Distances).
+        ``precomputed``: the input is the (m, m) matrix of distances. Of a sparse one, such as scikit-learn's
+        ``kneighbors_graph(mode="distance")``, what is not stored is no neighbour; zeros that are
+        stored are distances (docs/tables.md, Distances).
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S. ``precomputed``: S is given beside the samples.
     bandwidth : {"mean", "median"} or float
@@ -227,106 +248,58 @@ class Params:
             object.__setattr__(self, "n_clusters", 2)
             if self.max_clusters is None:
                 object.__setattr__(self, "max_clusters", MAX_CLUSTERS)
-        fields = {field.name for field in dataclasses.fields(self)}
         least = 1 if self.n_clusters == 1 and self.max_clusters is None else 2
-        checked = {
-            "n_clusters": _whole("n_clusters", self.n_clusters, 1),
-            "n_neighbors": _whole("n_neighbors", self.n_neighbors, 2, MAX_NEIGHBORS),
-            "sigma": _real("sigma", self.sigma, 0.0, 1e30),
-            "epsilon": _real("epsilon", self.epsilon, 1e-30, 1e-3),
-            "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
-            "resolution": _real("resolution", self.resolution, 0.0, 1e30),
-            "tol": None if self.tol is None else _real("tol", self.tol, 0.0, 1.0),
-            "random_state": _whole("random_state", self.random_state, 0),
-            "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
-            "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 1),
-            "n_components": None if self.n_components is None else _whole("n_components", self.n_components, least),
-            "shards": None if self.shards is None else _whole("shards", self.shards, 1),
-            **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
-        }
-        if self.bandwidth not in ("mean", "median"):
-            if isinstance(self.bandwidth, str):
-                raise BadInput(
-                    "bandwidth",
-                    repr(self.bandwidth),
-                    "mean, median or a number above 0",
-                    WHY["bandwidth"],
-                    "give bandwidth='mean'",
-                )
+        checked: dict[str, Any] = {name: _choice(name, getattr(self, name)) for name in CHOICES if hasattr(self, name)}
+        for name, (low, high) in _WHOLE.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                checked[name] = _whole(name, getattr(self, name), least if name == "n_components" else low, high)
+        for name, (lowest, highest, closed) in _REAL.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                checked[name] = _real(name, getattr(self, name), lowest, highest, closed=closed)
+        if isinstance(self.bandwidth, str):
+            if self.bandwidth not in ("mean", "median"):
+                allowed = "mean, median or a number above 0"
+                raise BadInput("bandwidth", repr(self.bandwidth), allowed, WHY["bandwidth"], "give bandwidth='mean'")
+        else:
             checked["bandwidth"] = _real("bandwidth", self.bandwidth, 0.0, math.inf)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.metric == "precomputed":
-            self._check_precomputed()
-        if (self.metric == "hellinger" and self.scale == "zscore") or (
-            self.metric == "jaccard" and self.scale in ("zscore", "minmax")
-        ):
-            raise BadInput(
-                "scale",
-                f"{self.scale!r} with metric={self.metric!r}",
-                "none or l2" if self.metric == "jaccard" else "none, minmax or l2",
-                "scaling would change which features are 0"
-                if self.metric == "jaccard"
-                else "about half of all values would be negative, and have no square root",
-                "leave scale out, or use metric='euclidean'",
-            )
-        if self.embedding == "none" and self.assign_labels == "density":
-            raise BadInput(
-                "assign_labels",
-                "'density' with embedding='none'",
-                "auto or kmeans without an embedding",
-                "no density would show clusters: rows of U are as far apart within a cluster as between two",
-                "use embedding='spectral'",
-            )
-        if self.embedding != "spectral" and self.assign_labels == "leiden":
-            raise BadInput(
-                "assign_labels",
-                f"'leiden' with embedding={self.embedding!r}",
-                "embedding='spectral'",
-                "two graphs would be at odds: Leiden's communities are those of U itself",
-                "use embedding='spectral'",
-            )
-        if self.n_eigenpairs is not None and self.tensor == "decomposable":
-            raise BadInput(
-                "n_eigenpairs",
-                f"{self.n_eigenpairs} with tensor='decomposable'",
-                "an indecomposable tensor",
-                "it would have no effect: the tensor's eigenpairs follow from those of the samples' own Laplacian",
-                "leave it out",
-            )
+        self._check_together()
 
-    def _check_precomputed(self) -> None:
-        """Refuse options that need the samples, where only their distances are given."""
-        if self.scale != "none":
-            raise BadInput(
-                "scale",
-                f"{self.scale!r} with metric='precomputed'",
-                "none, as there are no columns to scale",
-                "the distances would no longer be those given",
-                "scale the samples before you measure their distances",
-            )
-        if self.graph not in ("auto", "exact"):
-            raise BadInput(
-                "graph",
-                f"{self.graph!r} with metric='precomputed'",
-                "auto or exact",
-                "the search would have no samples to look at",
-                "leave graph out",
-            )
+    def _check_together(self) -> None:
+        """Refuse values that do not go with each other."""
+        by_sets, by_shares = self.metric == "jaccard", self.metric == "hellinger"
+        if (by_shares and self.scale == "zscore") or (by_sets and self.scale in ("zscore", "minmax")):
+            negative = "about half of all values would be negative, and have no square root"
+            found = f"{self.scale!r} with metric={self.metric!r}"
+            allowed = "none or l2" if by_sets else "none, minmax or l2"
+            why = "scaling would change which features are 0" if by_sets else negative
+            raise BadInput("scale", found, allowed, why, "leave scale out, or use metric='euclidean'")
+        if self.metric == "precomputed" and self.scale != "none":
+            found = f"{self.scale!r} with metric='precomputed'"
+            allowed = "none, as there are no columns to scale"
+            why = "the distances would no longer be those given"
+            raise BadInput("scale", found, allowed, why, "scale the samples before you measure their distances")
+        if self.metric == "precomputed" and self.graph not in ("auto", "exact"):
+            found, allowed = f"{self.graph!r} with metric='precomputed'", "auto or exact"
+            raise BadInput("graph", found, allowed, "the search would have no samples to look at", "leave graph out")
+        if self.embedding == "none" and self.assign_labels == "density":
+            allowed = "auto or kmeans without an embedding"
+            why = "no density would show clusters: rows of U are as far apart within a cluster as between two"
+            raise BadInput("assign_labels", "'density' with embedding='none'", allowed, why, "use embedding='spectral'")
+        if self.embedding != "spectral" and self.assign_labels == "leiden":
+            found = f"'leiden' with embedding={self.embedding!r}"
+            why = "two graphs would be at odds: Leiden's communities are those of U itself"
+            raise BadInput("assign_labels", found, "embedding='spectral'", why, "use embedding='spectral'")
+        if self.n_eigenpairs is not None and self.tensor == "decomposable":
+            found = f"{self.n_eigenpairs} with tensor='decomposable'"
+            why = "it would have no effect: the tensor's eigenpairs follow from those of the samples' own Laplacian"
+            raise BadInput("n_eigenpairs", found, "an indecomposable tensor", why, "leave it out")
 
     @property
     def clusters_rows(self) -> bool:
         """Whether the rows of U are clustered as they are, without an embedding."""
         return self.embedding == "none"
-
-    @classmethod
-    def of_manifest(cls, stored: dict[str, Any]) -> Params:
-        """The parameters of a run directory, including one made before ``embedding`` and ``duplicates`` existed."""
-        stored = {"duplicates": "keep", **stored}
-        if "embedding" not in stored:
-            embedding = {"spectral": "spectral", "kmeans": "none"}[stored["assign_labels"]]
-            stored = {**stored, "embedding": embedding, "assign_labels": "kmeans"}
-        return cls(**stored)
 
     @property
     def n_stored_neighbors(self) -> int:
@@ -358,6 +331,13 @@ class Params:
     def as_dict(self) -> dict[str, Any]:
         """All parameters as plain values that JSON can hold."""
         return dataclasses.asdict(self)
+
+
+def documented(names: Collection[str]) -> str:
+    """The entries of the docstring of `Params` on some parameters, for the docstrings of those who take them too."""
+    section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0]
+    entries = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
+    return "".join(one for one in entries if {*one.partition(" :")[0].strip().split(", ")} & {*names}).rstrip() + "\n"
 
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}

@@ -6,7 +6,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,9 @@ from ips2_dask.readers import is_anndata, open_anndata_source
 from ips2_dask.readers.faults import reading
 from ips2_dask.readers.objects import REPRESENTATION
 from ips2_dask.runs.h5ad import WRITTEN, check_key, names_of, old_results, own_results
+from ips2_dask.runs.label_results import SAMPLE_COLUMNS
 from ips2_dask.store.files import partial_file
+from ips2_dask.typing import Int32
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -141,26 +143,14 @@ def ips2(
     ['0', '1', '2']
     """
     if not is_anndata(adata):
-        raise BadInput(
-            "adata",
-            f"something of type {type(adata).__name__}",
-            "an AnnData",
-            "there would be nowhere to write",
-            "use ips2_dask.run or IPS2 for other data",
-        )
+        fault, why = f"something of type {type(adata).__name__}", "there would be nowhere to write"
+        raise BadInput("adata", fault, "an AnnData", why, "use ips2_dask.run or IPS2 for other data")
     backed = bool(adata.isbacked)
     if copy and backed:
-        raise BadInput(
-            "copy",
-            "True with a backed AnnData",
-            "copy=False, or an AnnData in memory",
-            "its file would have to be copied",
-            "give adata.copy(filename)",
-        )
-    matrices = {
-        "knn_graph": _pairs(adata, "knn_graph", knn_graph),
-        "similarity": _pairs(adata, "similarity", similarity),
-    }
+        fault, allowed = "True with a backed AnnData", "copy=False, or an AnnData in memory"
+        raise BadInput("copy", fault, allowed, "its file would have to be copied", "give adata.copy(filename)")
+    given = {"knn_graph": knn_graph, "similarity": similarity}
+    matrices = {name: _pairs(adata, name, value) for name, value in given.items()}
     if similarity is not None:
         params = {"affinity": "precomputed", **params}
     file = Path(os.path.realpath(adata.filename)) if backed and adata.file._filemode != "r" else None
@@ -174,14 +164,8 @@ def ips2(
             stored = old_results(opened, "key_added", key_added, _other_key(key_added))
     source = open_anndata_source(adata, use_rep, layer)
     use_rep = _representation(adata, use_rep, layer)
-    found = run(
-        source,
-        Params(n_clusters=n_clusters, random_state=random_state, **params),
-        Resources(memory_limit=parse_bytes(memory_limit)),
-        store=store,
-        client=client,
-        **matrices,
-    )
+    chosen, limit = Params(n_clusters=n_clusters, random_state=random_state, **params), parse_bytes(memory_limit)
+    found = run(source, chosen, Resources(memory_limit=limit), store=store, client=client, **matrices)
     for text in found.report()["warnings"]:
         warnings.warn(text, IPS2Warning, stacklevel=2)
     added = _results(found, key_added, adata.obs_names, use_rep, layer, layout)
@@ -217,13 +201,10 @@ def _check_apart(key: str, use_rep: str | None, knn_graph: str | None, similarit
     for name in names_of(key):
         if name in read:
             part, _, name = name.partition("/")
-            raise BadInput(
-                "key_added",
-                f"{key!r}, by which {part}[{name!r}] would be written",
-                "a name that is not read from",
-                "the next call would cluster what this one has written",
-                f"give another key, such as 'ips2_{key}'",
-            )
+            found = f"{key!r}, by which {part}[{name!r}] would be written"
+            allowed = "a name that is not read from"
+            why = "the next call would cluster what this one has written"
+            raise BadInput("key_added", found, allowed, why, f"give another key, such as 'ips2_{key}'")
 
 
 def _check_names(adata: Any, key: str) -> list[str]:
@@ -244,12 +225,11 @@ def _check_room(file: Path) -> None:
     size, free = file.stat().st_size, shutil.disk_usage(file.parent).free
     if free > size and os.access(file.parent, os.W_OK):
         return
+    found = f"{free >> 20} MiB free beside it" if free <= size else "a folder that can't be written to"
+    allowed = f"room for a copy of its {(size >> 20) + 1} MiB, which takes its place at the end"
+    why = "results could be written half"
     raise BadInput(
-        str(file),
-        f"{free >> 20} MiB free beside it" if free <= size else "a folder that can't be written to",
-        f"room for a copy of its {(size >> 20) + 1} MiB, which takes its place at the end",
-        "results could be written half",
-        "make room, or open it by backed='r', which leaves results in memory",
+        str(file), found, allowed, why, "make room, or open it by backed='r', which leaves results in memory"
     )
 
 
@@ -267,13 +247,10 @@ def _pairs(adata: Any, name: str, key: str | None) -> Any:
 
 def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str | None, layout: bool) -> Added:
     """What a run adds to an AnnData of cells with these names."""
-    pandas = import_module("pandas")  # which comes with anndata
-    labels = found.labels
-    categories = [str(cluster) for cluster in range(int(labels.max()) + 1)]
-    obs: dict[str, Any] = {key: pandas.Series(pandas.Categorical.from_codes(labels, categories), index=names)}
-    obs[f"{key}_certainty"] = pandas.Series(found.certainty, index=names)
-    if found.left_out is not None:
-        obs[f"{key}_left_out"] = pandas.Series(found.left_out, index=names)
+    obs = {key: _clusters(found.labels, int(found.labels.max()) + 1, names)}
+    for name in SAMPLE_COLUMNS:
+        if getattr(found, name) is not None:
+            obs[f"{key}_{name}"] = import_module("pandas").Series(getattr(found, name), index=names)
     U, n = sparse.csr_array(found.similarity("fused", distinct=True)), found.n_rows
     if len(found.distinct) < n:  # each copy has the entries of the first one, and those have one back
         U = U[np.searchsorted(found.distinct, found.first_rows)]
@@ -303,14 +280,17 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
     return {"obs": obs, "obsm": obsm, "obsp": obsp, "uns": {key: about}}
 
 
+def _clusters(labels: Int32, n: int, names: Any) -> Any:
+    """Labels as a categorical column of the clusters "0" .. n - 1, of cells with these names."""
+    pandas = import_module("pandas")  # which comes with anndata
+    return pandas.Series(pandas.Categorical.from_codes(labels, list(map(str, range(n)))), index=names)
+
+
 def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
     """Add the clusters of each layer, and what is known of the layers."""
-    pandas = import_module("pandas")
     layers = found.layers
     for layer in layers:
-        categories = [str(cluster) for cluster in range(layer.n_clusters)]
-        values = pandas.Categorical.from_codes(layer.labels, categories)
-        added["obs"][f"{key}_layer_{layer.n_clusters}"] = pandas.Series(values, index=names)
+        added["obs"][f"{key}_layer_{layer.n_clusters}"] = _clusters(layer.labels, layer.n_clusters, names)
     about: dict[str, Any] = {
         name: np.array([getattr(layer, name) for layer in layers])
         for name in ("n_clusters", "stability", "persistence")
@@ -345,13 +325,10 @@ def _telling(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BadInput(
-            str(path),
-            f"a file that can't be written ({error.strerror or error})",
-            "a place with room for a copy of it",
-            "results would be written half; it stays as it was",
-            "make room, or open it by backed='r'",
-        ) from None
+        found = f"a file that can't be written ({error.strerror or error})"
+        allowed = "a place with room for a copy of it"
+        why = "results would be written half; it stays as it was"
+        raise BadInput(str(path), found, allowed, why, "make room, or open it by backed='r'") from None
 
 
 def _plain(value: Any) -> Any:
@@ -372,18 +349,8 @@ def _evidence(choice: dict[str, Any] | None) -> Added:
 
 def _writer() -> Callable[[Any, str, Any], None]:
     """anndata's function that writes a value into a group in place of what is there, by whichever name it has."""
-    for name in ("anndata.io", "anndata.experimental"):
-        try:
-            module = import_module(name)
-        except ModuleNotFoundError:  # before anndata 0.11
-            continue
-        found: Callable[[Any, str, Any], None] | None = getattr(module, "write_elem", None)
-        if found is not None:
-            return found
-    raise BadInput(
-        "anndata",
-        "a version without write_elem",
-        "anndata 0.10 or later",
-        "results could not be written to the file",
-        "run pip install 'ips2-dask[anndata]'",
-    )
+    for name in ("anndata.io", "anndata.experimental"):  # the second before anndata 0.11
+        with suppress(ModuleNotFoundError, AttributeError):
+            return import_module(name).write_elem
+    found, why = "a version without write_elem", "results could not be written to the file"
+    raise BadInput("anndata", found, "anndata 0.10 or later", why, "run pip install 'ips2-dask[anndata]'")

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from ips2_dask import Run, open_run
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import part_name
 from ips2_dask.store.integrity import content_of
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -41,7 +41,6 @@ def in_chunks(made: Run, path: Path, bucket_rows: int) -> Run:
         if embedded is not None:
             own = {name: arrays[name][rows] for name in BY_PARTITION if name in arrays}
             store.write(folder, f"embedding-{part_name(b)}", own, {})
-    _order_by_partition(source, store)
     n_rows = len(by_row["labels"])
     for number, low in enumerate(range(0, n_rows, bucket_rows)):
         bucket = {name: values[low : low + bucket_rows] for name, values in by_row.items()}
@@ -55,24 +54,12 @@ def in_chunks(made: Run, path: Path, bucket_rows: int) -> Run:
     return open_run(path)
 
 
-def _order_by_partition(source: Context, store: ZarrStore) -> None:
-    """Store the numbers of the samples of a sharded run by partition too, unless they are."""
-    folder = source.folders["neighbors"]
-    receipt = store.receipt(folder, "whole")
-    if source.samples_stage != "neighbors" or receipt is None or "order" not in receipt["arrays"]:
-        return
-    order = store.read(folder, "whole", "order")
-    for b in range(source.n_partitions):
-        store.write(folder, f"order-{part_name(b)}", {"order": order[slice(*source.span(b))]}, {})
-
-
 def _register(store: ZarrStore, folder: str, facts: dict[str, int]) -> None:
     """Add facts of stage label and its new parts to the documents of the run."""
     manifest = store.get_document("manifest.json")
     assert manifest is not None
     manifest["choices"]["vectors"] = "chunked"
     manifest["stages"][-1]["facts"] |= facts
-    manifest["stages"][1]["facts"]["order_by_partition"] = True
     store.put_document("manifest.json", manifest)
     for entry in manifest["stages"]:
         name = f"{entry['folder']}/stage.json"

@@ -17,10 +17,9 @@ from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.prepare import Inputs, prepare
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import MemoryStore, Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]

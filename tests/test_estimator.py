@@ -39,8 +39,15 @@ EXPECTED |= dict.fromkeys(("check_estimator_sparse_array", "check_estimator_spar
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")  # about duplicates in the checks' own data
-@parametrize_with_checks([IPS2(), PPC()], expected_failed_checks=lambda _: EXPECTED)  # type: ignore[untyped-decorator]
+@parametrize_with_checks([IPS2()], expected_failed_checks=lambda _: EXPECTED)  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow  # all that it adds is one attribute
+@pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")
+@parametrize_with_checks([PPC()], expected_failed_checks=lambda _: EXPECTED)  # type: ignore[untyped-decorator]
+def test_scikit_learns_own_checks_of_ppc(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
 

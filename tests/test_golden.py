@@ -23,8 +23,8 @@ from sklearn.metrics import adjusted_rand_score, pairwise_distances
 from ips2_dask import Params, Run
 from ips2_dask.datasets.manifold import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.typing import AnyArray
 
 FILE = Path(__file__).with_name("golden.json")

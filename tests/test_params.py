@@ -80,7 +80,7 @@ def test_the_remedy_of_a_whole_number_is_on_its_own_side() -> None:
 
 def test_auto_is_spelt_as_for_the_estimator_and_stored_as_before() -> None:
     found = Params(n_clusters="auto", max_clusters=12, tol=0.1)
-    assert found == Params(n_clusters=2, max_clusters=12, tol=0.1) == Params.of_manifest(found.as_dict())
+    assert found == Params(n_clusters=2, max_clusters=12, tol=0.1) == Params(**found.as_dict())
     assert Params(n_clusters="auto").max_clusters == MAX_CLUSTERS
     assert dataclasses.replace(Params(n_clusters=5), n_clusters="auto") == Params(n_clusters="auto")
     with pytest.raises(BadInput, match="max_clusters: found 1"):
@@ -189,18 +189,3 @@ def test_bad_input_survives_the_way_from_a_worker() -> None:
 def test_density_without_an_embedding_is_refused() -> None:
     with pytest.raises(BadInput, match=r"density.*embedding='none'.*Remedy: use embedding='spectral'"):
         Params(embedding="none", assign_labels="density")
-
-
-@pytest.mark.parametrize(("was", "embedding"), [("spectral", "spectral"), ("kmeans", "none")])
-def test_parameters_of_earlier_runs_are_read_as_what_they_meant(was: str, embedding: str) -> None:
-    stored = Params(n_clusters=4, tol=1e-3).as_dict() | {"assign_labels": was}
-    del stored["embedding"]
-    found = Params.of_manifest(stored)
-    assert (found.embedding, found.assign_labels, found.n_clusters) == (embedding, "kmeans", 4)
-    assert Params.of_manifest(found.as_dict()) == found
-
-
-def test_parameters_of_a_run_whose_shards_were_asked_of_the_machine_are_read() -> None:
-    stored = Params(n_clusters=4).as_dict()
-    del stored["shards"]
-    assert Params.of_manifest(stored) == Params(n_clusters=4)

@@ -248,7 +248,7 @@ def done(step: Step, desk: Desk) -> Any:
 
 # ---- runs, in Python and on the command line: what the remedy says is done word for word
 
-PARAMS, CHECKS, SHAPE, BESIDE = "params.py", "pipeline/option_checks.py", "plan/checks.py", "stages/side_inputs.py"
+PARAMS, CHECKS, SHAPE, BESIDE = "params.py", "pipeline/prepare.py", "plan/checks.py", "stages/side_inputs.py"
 LEAVE = f"{CHECKS}: {{}}: leave {{}} out"
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
@@ -341,24 +341,6 @@ def of(name: str, what: Callable[[Any, Desk], Any]) -> Callable[[Desk], Any]:
 def predicted(**change: Any) -> Callable[[Desk], Any]:
     """New samples in a run with other parameters."""
     return lambda desk: run(X, dataclasses.replace(THREE, **change)).predict(X)
-
-
-def earlier(what: Callable[[Any], Any], part: str) -> Callable[[Desk], Any]:
-    """Something of a run that lacks a part, as those of earlier versions do."""
-
-    def step(desk: Desk) -> None:
-        folder = desk.folder / "earlier"
-        if not folder.exists():
-            found = run(X, THREE, store=folder)
-            found._context.store.drop(found._context.folders["label"], part)
-        what(open_run(folder))
-
-    return step
-
-
-def again(what: Callable[[Any], Any]) -> Callable[[Desk], Any]:
-    """The same after the call that made the run is repeated."""
-    return lambda desk: what(run(X, THREE, store=desk.folder / "earlier"))
 
 
 class Stop(Exception):
@@ -524,7 +506,8 @@ def swept(*args: Any, **values: Any) -> Callable[[Desk], Any]:
 
 AGAIN = "repeat the `ips2 run` or the call that made it, which computes the last stage anew"
 SWEPT, RAN, PREDICT, CLI = "sweeps/grid.py", "runs/run.py", "runs/predict.py", "cli"
-DIRECTORY, SCANPY = "runs/directory.py", "scanpy.py"
+RESULTS = "runs/results.py"
+DIRECTORY, SCANPY = "runs/maintenance.py", "scanpy.py"
 FILE = "ips2 run"
 
 CASES: list[Case] = [
@@ -652,22 +635,12 @@ CASES: list[Case] = [
         (predicted(affinity="heat-knn"),),
     ),
     Case(
-        f"{DIRECTORY}: {{}}: {AGAIN}",
-        earlier(lambda found: found.predict(X), "shares-p000000"),
-        (again(lambda found: found.predict(X)),),
-    ),
-    Case(
-        f"{DIRECTORY}: {{}}: {AGAIN}",
-        earlier(lambda found: found.certainty, "whole"),
-        (again(lambda found: found.certainty),),
-    ),
-    Case(
         f"{RAN}: {{}}: repeat the `ips2 run` or the call that made it, which continues it",
         stopped,
         (lambda desk: (run(X, THREE, store=desk.folder / "unfinished"), open_run(desk.folder / "unfinished").labels),),
     ),
     Case(
-        f"{RAN}: {{}}: {{}}; if it is not written as the run's input was, give {{}} as of this file",
+        f"{PREDICT}: {{}}: {{}}; if it is not written as the run's input was, give {{}} as of this file",
         commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet"),
         (commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet --decimal . --delimiter ,"),),
     ),
@@ -757,12 +730,12 @@ CASES: list[Case] = [
         (lambda _: ips2(cells(), 3, use_rep="X_rep"), lambda _: ips2(cells(obsm={"X_pca": X}), 3, use_rep="X_pca")),
     ),
     Case(
-        f"{RAN}: rows: leave it out",
+        f"{RESULTS}: rows: leave it out",
         of("run", lambda found, _: list(found.iter_labels(rows=0))),
         (of("run", lambda found, _: list(found.iter_labels())),),
     ),
     Case(
-        f"{RAN}: kind: choose one of them",
+        f"{RESULTS}: kind: choose one of them",
         of("run", lambda found, _: found.similarity("best")),
         tuple(
             of("run", lambda found, _, kind=kind: found.similarity(kind))
@@ -770,7 +743,7 @@ CASES: list[Case] = [
         ),
     ),  # type: ignore[misc]
     Case(
-        f"{RAN}: similarity: ask for similarity(..., distinct=True)",
+        f"{RESULTS}: similarity: ask for similarity(..., distinct=True)",
         small("runs.run", "MOST_ENTRIES", 9, lambda desk: run(np.vstack([X, X]), THREE).similarity("fused")),
         (lambda desk: run(np.vstack([X, X]), THREE).similarity("fused", distinct=True),),
     ),
@@ -785,12 +758,12 @@ CASES: list[Case] = [
         ("predict {at}/run {at}/x.npy --embedding --out {out}.csv",),
     ),
     Case(
-        f"{RAN}: {{}}: use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
+        f"{RESULTS}: {{}}: use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
         of("decomposable-run", lambda found, _: found.eigenvectors),
         (lambda desk: explicit.tensor_similarity(explicit.pairwise_similarity(X[:9]), kind="decomposable"),),
     ),
     Case(
-        "runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
+        "runs/layers.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
         of("none-run", lambda found, _: found.cut(3)),
         (
             lambda desk: run(
@@ -799,12 +772,12 @@ CASES: list[Case] = [
         ),
     ),
     Case(
-        "runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
+        "runs/layers.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
         of("kmeans-run", lambda found, _: found.layers),
         (lambda desk: run(X, THREE).layers,),
     ),
     Case(
-        "runs/cuts.py: n_clusters: give one of these, or {}",
+        "runs/layers.py: n_clusters: give one of these, or {}",
         of("run", lambda found, _: found.cut(20)),
         (
             of("run", lambda found, _: [found.cut(number) for number in numbers_of(found)]),
@@ -812,7 +785,7 @@ CASES: list[Case] = [
         ),
     ),
     Case(
-        "runs/cuts.py: {}: run it again with this number of clusters into the same directory, which computes the last "
+        "runs/layers.py: {}: run it again with this number of clusters into the same directory, which computes the last "
         "stages alone",
         small(
             "runs.cuts",
@@ -1350,7 +1323,7 @@ CASES += [
 
 
 SLOW = {
-    "runs/cuts.py: {}: run it again with this number of clusters into the same directory, which computes the last "
+    "runs/layers.py: {}: run it again with this number of clusters into the same directory, which computes the last "
     "stages alone",
     "cli/maintenance.py: --out: give --out report.html",
     "cli/maintenance.py: --out: give {}/report.html",

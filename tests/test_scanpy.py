@@ -202,7 +202,7 @@ def test_equal_cells_have_one_label() -> None:
     assert not U[100:, 100:].any()
 
 
-@pytest.mark.parametrize(("umap", "key"), [(True, "ips2"), (False, "mine")])
+@pytest.mark.parametrize(("umap", "key"), [pytest.param(True, "ips2", marks=pytest.mark.slow), (False, "mine")])
 def test_a_layout_is_written_if_it_is_asked_for(
     umap: bool, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,7 +274,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("taken", TAKEN)
-@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize("in_file", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_of_the_users_is_overwritten(taken: str, in_file: bool, tmp_path: Path) -> None:
     adata = cells()
     TAKEN[taken](adata)
@@ -605,6 +605,7 @@ def real_cells(scanpy: Any) -> Any:
         return scanpy.datasets.pbmc68k_reduced()
 
 
+@pytest.mark.slow
 def test_real_cells_are_clustered_as_well_as_by_scanpys_leiden_without_a_number(scanpy: Any) -> None:
     adata = real_cells(scanpy)
     known = adata.obs["bulk_labels"]
@@ -617,6 +618,7 @@ def test_real_cells_are_clustered_as_well_as_by_scanpys_leiden_without_a_number(
         assert score(known, adata.obs["ips2"]) >= score(known, adata.obs["theirs"])
 
 
+@pytest.mark.slow
 def test_scanpys_functions_take_the_results_on_real_cells(scanpy: Any) -> None:
     adata = real_cells(scanpy)
     ips2(adata, key_added="communities", assign_labels="leiden")
@@ -644,6 +646,7 @@ def test_the_graph_is_where_scanpys_neighbours_would_be(scanpy: Any) -> None:
     np.testing.assert_allclose(np.sort(near.toarray()), np.sort(want.toarray()), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("equal", [False, True])
 def test_scanpys_tools_and_pictures_take_our_key(scanpy: Any, equal: bool) -> None:
     matplotlib = pytest.importorskip("matplotlib")

@@ -21,8 +21,8 @@ from ips2_dask.plan.plan import make_plan
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.readers import open_source
 from ips2_dask.stages import ingest, sharding
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.typing import Float32, Int32, Integer
 
 COLUMNS = (

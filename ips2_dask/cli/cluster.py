@@ -123,7 +123,7 @@ def _submit(options: argparse.Namespace) -> int:
     """Check the options on this machine, submit the run to the cluster, and print the job's id."""
     from ips2_dask.cli.options import input_of, params_of, resources_of  # noqa: PLC0415  they load SciPy
     from ips2_dask.clusters import config_of  # noqa: PLC0415  it loads SciPy and Numba
-    from ips2_dask.pipeline.option_checks import check_params  # noqa: PLC0415  for this command alone
+    from ips2_dask.pipeline.prepare import check_params  # noqa: PLC0415  for this command alone
 
     params, resources = params_of(options), resources_of(options)
     check_params(params, resources)

@@ -39,8 +39,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, parse_bytes
-from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import Shaped, memory_limits, plan_run
+from ips2_dask.pipeline.prepare import Shaped, check_machines, memory_limits, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
 from ips2_dask.progress import Progress

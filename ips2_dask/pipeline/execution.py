@@ -14,23 +14,16 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
-from ips2_dask.executors.base import Executor, Report
+from ips2_dask.executors.base import Executor
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.pipeline import manifest as documents
 from ips2_dask.pipeline.keys import MODULES, changes
-from ips2_dask.pipeline.manifest import (
-    ChoiceDocument,
-    Manifest,
-    StageDocument,
-    now,
-    read_manifest,
-    read_stage,
-    write_stage,
-)
+from ips2_dask.pipeline.manifest import ChoiceDocument, Manifest, StageDocument, StageEntry, now, read_stage
 from ips2_dask.pipeline.prepare import Prepared
-from ips2_dask.progress import Progress, Reporter
+from ips2_dask.progress import Progress, Relay, Reporter
 from ips2_dask.readers import features_of
-from ips2_dask.runs.directory import withdraw
+from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
 from ips2_dask.store.base import Parts, Store
@@ -55,23 +48,8 @@ def execute(
 ) -> Run:
     """Execute the stages that are not finished yet; one that refuses its input leaves nothing behind.
 
-    Parameters
-    ----------
-    prepared : Prepared
-    store : Store
-    executor : Executor
-    progress : Progress
-    fresh : bool
-        Whether to take away what earlier runs left in the store, and to start over.
-    verify : bool
-        Whether to read every byte of what is reused, and to compute again what is damaged.
-
-    Raises
-    ------
-    BadInput
-        Where the input can't be used, or another run is at work in the store.
-    StoreFailure
-        Where the store can't be written any more.
+    ``fresh`` takes away first what earlier runs left in the store, and ``verify`` reads every byte of what is reused,
+    and computes again what is damaged.
     """
     with threads(usable_cores()), store.lock() as check:  # one thread for BLAS: more of them sum in another order
         if fresh:
@@ -86,27 +64,8 @@ class _OtherBytes(Exception):
     """A stage that was computed again has given other bytes, so the stages after it must follow."""
 
 
-class _CheckingReporter(Reporter):
-    """A stage's progress, passed on as long as the run still owns the store's lock."""
-
-    def __init__(self, progress: Progress, name: str, check: Callable[[], None]) -> None:
-        super().__init__(progress, name)
-        self._check = check
-
-    def __call__(self, done: int, total: int) -> None:
-        """Pass on how many of the stage's tasks are done."""
-        self._check()
-        super().__call__(done, total)
-
-
 class _Execution:
-    """One run of the stages in one store.
-
-    Parameters
-    ----------
-    check : callable
-        Raises where another run has taken over the store.
-    """
+    """One run of the stages in one store; ``check`` raises where another run has taken over the store."""
 
     def __init__(
         self,
@@ -118,8 +77,8 @@ class _Execution:
         verify: bool,
     ) -> None:
         self._prepared, self._store, self._executor = prepared, store, executor
-        self._progress, self._check, self._verify = progress, check, verify
-        self._earlier = read_manifest(store)
+        self._progress, self._check, self._verify = Relay(progress, check=check), check, verify
+        self._earlier = documents.read_manifest(store)
         self._manifest = Manifest.begin(prepared, self._earlier)
         self._changes = changes(prepared.keys, self._manifest.done)
         self._facts: dict[str, Facts] = {}
@@ -231,7 +190,7 @@ class _Execution:
     def _compute_stage(self, name: str, survey: Scan, begun: float) -> None:
         """Compute a stage that is not finished; parts of it that are stored already are not computed again."""
         why = self._why(name, survey)
-        self._drop(survey, self._folder(name))
+        self._store.drop_many(self._folder(name), survey.lost)
         try:
             document = self._compute(name, begun)
         except Unreachable:  # not the input's fault: what is finished stays
@@ -242,7 +201,7 @@ class _Execution:
                 self._store.remove(folder)
             withdraw(self._store, self._folder(name), self._earlier if is_first else self._manifest.as_dict())
             raise
-        write_stage(self._store, self._folder(name), document)
+        self._store.put_document(f"{self._folder(name)}/stage.json", document)
         again = name in self._manifest.done or bool(self._other_bytes)
         self._enter(name, document, "computed again" if again else "computed", why)
 
@@ -255,19 +214,9 @@ class _Execution:
         facts = document["facts"]
         self._facts[name], self._digests[name] = facts, _digest(document)
         key = self._prepared.keys[name]
-        self._manifest.enter(
-            {
-                "name": name,
-                "folder": key.folder,
-                "seconds": document["seconds"],
-                "skipped": state == "reused",
-                "state": state,
-                "why": why,
-                "peak_rss_bytes": document["peak_rss_bytes"],
-                "facts": facts,
-            },
-            key.content,
-        )
+        own = {"name": name, "folder": key.folder, "skipped": state == "reused", "state": state, "why": why}
+        entry = cast(StageEntry, own | {fact: document[fact] for fact in ("seconds", "peak_rss_bytes", "facts")})
+        self._manifest.enter(entry, key.content)
         if name == STAGES[0] and "bounds" in facts:
             self._plan_for_distinct(facts["bounds"][-1])
         self._manifest.write(self._store)
@@ -287,10 +236,6 @@ class _Execution:
             n_stored = len(survey.receipts) - len(survey.lost)
             reasons.append(f"{n_stored} of its parts were there")
         return [*reasons, *(fault.text for fault in survey.faults)]
-
-    def _drop(self, survey: Scan, folder: str) -> None:
-        """Drop the parts that a survey has found to be lost or damaged."""
-        self._store.drop_many(folder, survey.lost)
 
     def _compute(self, name: str, begun: float) -> StageDocument:
         """Run a stage; returns the content of its ``stage.json``."""
@@ -315,7 +260,9 @@ class _Execution:
         """Run a stage's function, or another in its place; damage in what it reads is repaired first."""
         while True:
             try:
-                return dict((function or MODULES[name].run)(self._context(name), self._executor, self._reporter(name)))
+                return dict(
+                    (function or MODULES[name].run)(self._context(name), self._executor, Reporter(self._progress, name))
+                )
             except Damaged as damage:
                 self._repair(name, damage)
             except FatalTask as error:
@@ -325,25 +272,14 @@ class _Execution:
         """The context of a stage's tasks, with the folders and facts of the stages before it."""
         before = STAGES[: STAGES.index(name)]
         prepared, plan = self._prepared, self._prepared.plan
-        context = Context(
-            self._store,
-            prepared.params,
-            plan.bounds,
-            plan.f,
-            plan.choices,
-            threads=usable_cores(),
-            source=prepared.source if name == STAGES[0] else None,
-            generation=self._manifest.generation,
-        )
+        context = Context(self._store, prepared.params, plan.bounds, plan.f, plan.choices, threads=usable_cores())
+        context.source = prepared.source if name == STAGES[0] else None
+        context.generation = self._manifest.generation
         for stage in before:
             context.facts[stage] = self._facts[stage]
             context.adopt(self._facts[stage])
-        context.folders = {stage: self._folder(stage) for stage in (*before, name)}
-        context.folders |= self._manifest.beside
+        context.folders = {stage: self._folder(stage) for stage in (*before, name)} | self._manifest.beside
         return context
-
-    def _reporter(self, name: str) -> Report:
-        return _CheckingReporter(self._progress, name, self._check)
 
     # ---- damage
 
@@ -358,12 +294,8 @@ class _Execution:
     def _repair(self, reader: str, damage: Damaged) -> None:
         """Compute the damaged parts of a stage again; ``reader`` is the stage that came upon one of them.
 
-        Raises
-        ------
-        Damaged
-            Where the part was repaired before: then memory or disk can't be trusted.
-        _OtherBytes
-            Where the stage has other bytes than before, so that the stages after it must follow.
+        A part that was repaired before is not repaired again: then memory or disk can't be trusted. ``_OtherBytes`` is
+        raised where the stage has other bytes than before, so that the stages after it must follow.
         """
         stage = next((s for s, key in self._prepared.keys.items() if key.folder == damage.folder), None)
         if stage is None or (damage.folder, damage.part) in self._repaired:
@@ -372,8 +304,7 @@ class _Execution:
         document = read_stage(self._store, damage.folder)
         survey = self._store.scan(damage.folder, document["parts"] if document else None, True)
         if document is None:  # the reader's own stage, in the middle of it
-            self._drop(survey, damage.folder)
-            self._store.drop(damage.folder, damage.part)
+            self._store.drop_many(damage.folder, [*survey.lost, damage.part])
             return
         document, why = self._compute_again(stage, document, survey, damage.part)
         self._enter(stage, document, "computed again", why)
@@ -391,16 +322,13 @@ class _Execution:
         why = [fault.text for fault in survey.faults[:5]]
         if len(survey.faults) > 5:
             why.append(f"and {len(survey.faults) - 5} more")
-        n_rewritten = sum(
-            document["parts"].get(one, {}).get("attempt") != new["attempt"] for one, new in again["parts"].items()
-        )
-        why.append(
-            f"{n_rewritten} of {len(again['parts'])} parts were written again, with "
-            f"{'the same bytes as before' if same else 'other bytes than before'}"
-        )
+        attempts = {one: part["attempt"] for one, part in document["parts"].items()}
+        n_rewritten = sum(attempts.get(one) != new["attempt"] for one, new in again["parts"].items())
+        bytes_ = "the same bytes as before" if same else "other bytes than before"
+        why.append(f"{n_rewritten} of {len(again['parts'])} parts were written again, with {bytes_}")
         if not same:
             self._forget_after(name)
-        write_stage(self._store, folder, again)  # last: until then the stage is one that has lost parts
+        self._store.put_document(f"{folder}/stage.json", again)  # last: until then the stage is one that has lost parts
         return again, why
 
     def _forget_after(self, name: str) -> None:

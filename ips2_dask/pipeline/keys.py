@@ -30,15 +30,9 @@ class StageModule(Protocol):
         """Compute the stage."""
 
 
-MODULES: dict[str, StageModule] = {
-    "ingest": ingest,
-    "neighbors": neighbors,
-    "tensor": tensor,
-    "assemble": degrees,
-    "eigen": eigen,
-    "fuse": fuse,
-    "label": label,
-}
+MODULES: dict[str, StageModule] = dict(
+    zip(STAGES, (ingest, neighbors, tensor, degrees, eigen, fuse, label), strict=True)
+)
 
 FEEDS = {
     "ingest": ("input", "bounds"),
@@ -83,12 +77,7 @@ class Key(NamedTuple):
 def stage_keys(params: Params, plan: Plan, digests: Mapping[str, str]) -> dict[str, Key]:
     """The key of every stage, from the keys of the stages that it reads, its own parameters and its version.
 
-    Parameters
-    ----------
-    params : Params
-    plan : Plan
-    digests : mapping
-        Of what the caller gave: ``input``, and ``similarity`` and ``knn_graph`` where there are such.
+    ``digests`` are of what the caller gave: ``input``, and ``similarity`` and ``knn_graph`` where there are such.
     """
     above = {**digests, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
     keys = {}
@@ -111,18 +100,15 @@ def changes(keys: Mapping[str, Key], earlier: Mapping[str, Content]) -> dict[str
 
     The list of a stage is empty where nothing differs, or where it was never finished.
     """
-    differences: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     for name in STAGES:
-        old = earlier.get(name)
-        differences[name] = [] if old is None else _changes(old, keys[name].content, differences)
-    return differences
+        found[name] = _changes(earlier[name], keys[name].content, found) if name in earlier else []
+    return found
 
 
 def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list[str]:
     """How two keys of a stage differ; ``above`` says the same of the stages before it."""
     texts = []
-    if old["format"] != new["format"]:
-        texts.append(f"the format of run directories changed from {old['format']} to {new['format']}")
     if old["version"] != new["version"]:
         texts.append(f"its code changed from version {old['version']} to {new['version']}")
     for name in sorted({*old["params"], *new["params"]}):

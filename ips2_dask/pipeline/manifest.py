@@ -7,7 +7,7 @@ import datetime
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypedDict, cast
 
 from ips2_dask import __version__
@@ -48,7 +48,7 @@ class StageEntry(TypedDict):
     facts: Facts
 
 
-class StoredKey(Content):
+class _StoredKey(Content):
     """The key of a stage in the manifest, with the folder that it names."""
 
     folder: str
@@ -64,67 +64,48 @@ class ChoiceDocument(TypedDict):
 
 @dataclasses.dataclass
 class Manifest:
-    """The content of a ``manifest.json``, field by field as it is stored.
+    """The content of a ``manifest.json``, field by field as it is stored."""
 
-    Attributes
-    ----------
-    generation : int
-        Raised whenever a stage has given other bytes than before, which outdates everything made from it.
-    stages : list of StageEntry
-        The stages that this run has finished so far, in their order.
-    keys : dict
-        Key and folder of every stage, also of those that are not reached yet.
-    done : dict
-        Of each stage, the key that it was last finished under, by this or an earlier run.
-    """
-
-    format: int
     created: str
     params: Document
     input: Document
     bounds: list[int]
     choices: Document
     plan: list[Document]
-    beside: dict[str, str]
-    generation: int
+    generation: int  # raised whenever a stage has given other bytes than before, which outdates what is made from it
     versions: dict[str, str]
     started: str
-    finished: str | None
-    stages: list[StageEntry]
-    keys: dict[str, StoredKey]
-    choice: ChoiceDocument | None
-    done: dict[str, Content]
+    keys: dict[str, _StoredKey]  # of every stage, also of those that are not reached yet
+    done: dict[str, Content]  # of each stage, the key that it was last finished under, by this or an earlier run
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    stages: list[StageEntry] = dataclasses.field(default_factory=list)  # those finished so far, in their order
+    choice: ChoiceDocument | None = None
+    finished: str | None = None
+    format: int = FORMAT
 
     @classmethod
     def begin(cls, prepared: Prepared, earlier: Document | None) -> Manifest:
         """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
-        previous = earlier or {"created": now()}
         source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
-        label = source.label if isinstance(source, Table) else None
+        read: Document = {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint}
+        read |= prepared.inputs.reading
+        if isinstance(source, Table) and source.label is not None:
+            read["label"] = source.label
+        if features is not None:
+            read["fitted_features"] = features.as_dict()
+        previous = earlier or {"created": now(), "generation": 0, "done": {}}
         return cls(
-            format=FORMAT,
             created=previous["created"],
             params=prepared.params.as_dict(),
-            input={
-                "name": source.name,
-                "shape": [plan.m, plan.f],
-                "fingerprint": source.fingerprint,
-                **prepared.inputs.reading,
-                **({} if label is None else {"label": label}),
-                **({} if features is None else {"fitted_features": features.as_dict()}),
-            },
+            input=read,
             bounds=list(plan.bounds),
             choices=dataclasses.asdict(plan.choices),
             plan=_plan_of(plan),
-            beside={},
-            generation=previous.get("generation", 0),
+            generation=previous["generation"],
             versions=dict(versions()),
             started=now(),
-            finished=None,
-            stages=[],
             keys=_described(prepared.keys),
-            choice=None,
-            done=dict(previous.get("done", {})),
+            done=dict(previous["done"]),
         )
 
     def as_dict(self) -> Document:
@@ -167,17 +148,7 @@ def read_stage(store: Store, folder: str) -> StageDocument | None:
     return cast("StageDocument | None", store.get_document(f"{folder}/stage.json"))
 
 
-def write_stage(store: Store, folder: str, document: StageDocument) -> None:
-    """Mark a stage as finished, which its ``stage.json`` does."""
-    store.put_document(f"{folder}/stage.json", document)
-
-
-def unfinished_stages(store: Store, keys: Mapping[str, Key]) -> Sequence[str]:
-    """Names of the stages that are still to be computed."""
-    return [name for name in STAGES if read_stage(store, keys[name].folder) is None]
-
-
-def _described(keys: Mapping[str, Key]) -> dict[str, StoredKey]:
+def _described(keys: Mapping[str, Key]) -> dict[str, _StoredKey]:
     """The keys as the manifest stores them."""
     return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
 
@@ -191,11 +162,8 @@ def now() -> str:
 def versions() -> dict[str, str]:
     """Versions of the packages that results depend on; cached, since the look-up outlasts a stage of a small fit."""
     names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-    return {
-        "ips2_dask": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-    }
+    own = {"ips2_dask": __version__, "python": platform.python_version()}
+    return own | {name: importlib.metadata.version(name) for name in names}
 
 
 def _plan_of(plan: Plan) -> list[Document]:

@@ -1,4 +1,4 @@
-"""A run that is ready to begin: its opened inputs, its plan, and the key of every stage."""
+"""A run that is ready to begin: options that have an effect, opened inputs, a plan, and the key of every stage."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ips2_dask import clusters
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels import leiden
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
-from ips2_dask.pipeline.option_checks import check_params
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, keeps_limits
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
@@ -35,6 +35,23 @@ GivenMatrix: TypeAlias = Matrix | str | Path
 """An (m, m) matrix as the caller gives it with the samples: dense, sparse, or the path of a file."""
 
 
+NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        "tensor",
+        "decomposable",
+        ("sigma", "epsilon", "operator"),
+        "that tensor is made of S alone, and is never assembled",
+    ),
+    ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
+    ("affinity", "precomputed", ("bandwidth",), "S is given"),
+    ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
+)
+"""A parameter, one of its values, the parameters that no stage reads with that value, and why."""
+
+MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
+"""Fields of `Resources` that describe a cluster which is started, or connected to, for the run."""
+
+
 class Shaped(Protocol):
     """The properties of a source that a plan depends on."""
 
@@ -52,16 +69,10 @@ class Shaped(Protocol):
 
 
 class Inputs:
-    """The samples that one or several runs cluster, and the matrices that come with them.
+    """The samples that one or several runs cluster, and the matrices that come with them, as the caller gave them.
 
-    Parameters
-    ----------
-    source : Source
-    similarity, knn_graph : (m, m) matrix, path or None
-        As the caller gave them: `side_inputs` reads and checks them.
-    reading : mapping, optional
-        How the source was opened (``location``, ``labels_column``, ``transpose``, ``features``, ``text``). The manifest
-        keeps it for the command that makes the run again, and for new samples.
+    ``reading`` says how the source was opened (``location``, ``labels_column``, ``transpose``, ``features``, ``text``).
+    The manifest keeps it for the command that makes the run again, and for new samples.
     """
 
     def __init__(
@@ -73,42 +84,28 @@ class Inputs:
     ) -> None:
         self.source, self.similarity, self.knn_graph = source, similarity, knn_graph
         self.reading: Mapping[str, object] = reading or {}
-        self._as_distances: Inputs | None = None
-        self._side_inputs: dict[tuple[str, ...], SideInputs] = {}
-        self._digests: dict[tuple[str, ...], dict[str, str]] = {}
+        self._read: dict[tuple[str, ...], tuple[SideInputs, dict[str, str]]] = {}
 
+    @cached_property
     def as_distances(self) -> Inputs:
         """These inputs as distances: a sparse source as those of neighbours alone."""
-        if self._as_distances is None:
-            source = neighbor_distances(self.source)
-            same = source is self.source
-            self._as_distances = self if same else Inputs(source, self.similarity, self.knn_graph, self.reading)
-        return self._as_distances
+        source = neighbor_distances(self.source)
+        return self if source is self.source else Inputs(source, self.similarity, self.knn_graph, self.reading)
 
     def side_inputs(self, params: Params) -> SideInputs:
-        """Similarity and graph, read once for all runs whose parameters read them alike.
-
-        Raises
-        ------
-        BadInput
-            Where one is missing, would count for nothing, or is no such matrix.
-        """
-        way = _way_of_reading(params)
-        if way not in self._side_inputs:
-            self._side_inputs[way] = open_side_inputs(self.similarity, self.knn_graph, self.source.shape[0], params)
-        return self._side_inputs[way]
+        """Similarity and graph, checked, and read once for all runs whose parameters read them alike."""
+        return self._opened(params)[0]
 
     def digests(self, params: Params) -> Mapping[str, str]:
         """Digest of the content of every input, by the name under which stage keys list it."""
-        way = _way_of_reading(params)
-        if way not in self._digests:
-            self._digests[way] = {**self.side_inputs(params).digests, "input": self.source.fingerprint}
-        return self._digests[way]
+        return {**self._opened(params)[1], "input": self.source.fingerprint}
 
-
-def _way_of_reading(params: Params) -> tuple[str, ...]:
-    """The parameters that decide how similarity and graph are read."""
-    return params.affinity, params.metric, params.graph
+    def _opened(self, params: Params) -> tuple[SideInputs, dict[str, str]]:
+        way = params.affinity, params.metric, params.graph
+        if way not in self._read:
+            opened = open_side_inputs(self.similarity, self.knn_graph, self.source.shape[0], params)
+            self._read[way] = opened, opened.digests
+        return self._read[way]
 
 
 def open_inputs(
@@ -122,13 +119,7 @@ def open_inputs(
     knn_graph: GivenMatrix | None = None,
     client: Client | None = None,
 ) -> Inputs:
-    """Open a source; parameters as of `ips2_dask.run`.
-
-    Raises
-    ------
-    BadInput
-        Where the source can't be read, or would lose rows that similarity or graph have.
-    """
+    """Open a source; parameters as of `ips2_dask.run`."""
     location = named_place(source) if isinstance(source, str | Path) else None
     reading: dict[str, object] = {"location": location, "labels_column": labels_column, "transpose": transpose}
     if features is not None and not features.is_default:
@@ -148,34 +139,20 @@ def _check_no_row_is_dropped(source: Source, similarity: GivenMatrix | None, knn
     fitted = features_of(source)
     if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
         name = "similarity" if similarity is not None else "knn_graph"
-        raise BadInput(
-            name,
-            "a matrix of all rows with missing='drop' (--missing drop)",
-            "missing='refuse' or 'median'",
-            "its rows would no longer be those of the samples",
-            "take the incomplete rows out of both beforehand",
-        )
+        found = "a matrix of all rows with missing='drop' (--missing drop)"
+        allowed = "missing='refuse' or 'median'"
+        why = "its rows would no longer be those of the samples"
+        raise BadInput(name, found, allowed, why, "take the incomplete rows out of both beforehand")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prepared:
-    """A run that is ready to begin. Plan, parameters and keys belong together, and change together.
-
-    Attributes
-    ----------
-    inputs : Inputs
-    requested : Params
-        As the caller gave them.
-    resources : Resources
-    params : Params
-        Those of the stages: with as many clusters as may be chosen, until the number is chosen.
-    plan : Plan
-    """
+    """A run that is ready to begin. Plan, parameters and keys belong together, and change together."""
 
     inputs: Inputs
-    requested: Params
+    requested: Params  # as the caller gave them
     resources: Resources
-    params: Params
+    params: Params  # those of the stages: with as many clusters as may be chosen, until the number is chosen
     plan: Plan
 
     @property
@@ -194,15 +171,7 @@ class Prepared:
         return stage_keys(self.params, self.plan, self.inputs.digests(self.requested))
 
     def check(self) -> None:
-        """Refuse what can't run, before anything is computed or stored.
-
-        Raises
-        ------
-        Refused
-            Where a worker or the driver would need more than it may use.
-        BadInput
-            Where similarity or graph can't be used.
-        """
+        """Refuse what can't run, for want of memory or because of its side inputs, before anything is computed."""
         check_memory(self.plan, *memory_limits(self.resources), self._saving)
         self.inputs.side_inputs(self.requested)
 
@@ -246,36 +215,19 @@ class Prepared:
 
 
 def prepare(inputs: Inputs, params: Params, resources: Resources) -> Prepared:
-    """Plan a run; nothing is computed.
-
-    Raises
-    ------
-    BadInput
-        Where the samples are too few for the parameters, or an option would count for nothing.
-    """
+    """Plan a run; nothing is computed."""
     plan = plan_run(inputs.source, params, resources, knn_graph=inputs.knn_graph is not None)
     plan = plan if inputs.knn_graph is None else plan.of_given_graph()
     if params.metric == "precomputed":
-        inputs = inputs.as_distances()
+        inputs = inputs.as_distances
         check_neighbors(inputs.source, min(params.n_stored_neighbors, plan.m) - 1)
     return Prepared(inputs, params, resources, widest(params, plan.m), plan)
 
 
 def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph: bool = False) -> Plan:
-    """The plan of a run on a source whose shape is checked first; nothing is computed.
+    """The plan of a run on a source, perhaps with a graph; nothing is computed.
 
-    Parameters
-    ----------
-    source : Source, or anything else with a shape
-    params : Params
-    resources : Resources
-    knn_graph : bool
-        Whether the caller gives a graph with the samples.
-
-    Raises
-    ------
-    BadInput
-        Where the samples are too few for the parameters, or an option would count for nothing.
+    It is refused where the samples are too few for the parameters, or an option would count for nothing.
     """
     check_params(params, resources, knn_graph=knn_graph)
     m, f = source.shape
@@ -307,10 +259,83 @@ def memory_limits(resources: Resources) -> tuple[int | None, int | None, int | N
 def _check_features(source: Source, params: Params) -> None:
     """Refuse to choose, encode or fill columns of a matrix whose columns are the samples."""
     if features_of(source) is not None and params.metric == "precomputed":
-        raise BadInput(
-            source.name,
-            "columns, drop_columns, one_hot or missing with metric='precomputed'",
-            "them with features",
-            "distances to some samples would be taken away",
-            "leave them out, or give the samples and another metric",
+        found = "columns, drop_columns, one_hot or missing with metric='precomputed'"
+        allowed = "them with features"
+        why = "distances to some samples would be taken away"
+        raise BadInput(source.name, found, allowed, why, "leave them out, or give the samples and another metric")
+
+
+# ---- options that would have no effect; one at its default is never refused
+
+
+def _changed(record: Params | Resources, names: Sequence[str]) -> list[str]:
+    """The names of those fields of a record that are not at their default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    return [name for name in names if getattr(record, name) != defaults[name]]
+
+
+def _no_effect(name: str, value: object, other: str, allowed: str, why: str) -> BadInput:
+    """The error for an option that has no effect with another one."""
+    return BadInput(name, f"{value!r} with {other}", allowed, f"it would count for nothing: {why}", f"leave {name} out")
+
+
+def check_params(params: Params, resources: Resources, *, knn_graph: bool = False) -> None:
+    """Refuse parameters that others, or a graph that is given, leave without effect, and cuts that no run makes."""
+    for decider, value, names, why in NOT_READ:
+        if getattr(params, decider) == value:
+            for name in _changed(params, names):
+                raise _no_effect(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
+    if params.assign_labels == "leiden":
+        _check_leiden(params)
+    elif _changed(params, ["resolution"]):
+        with_, allowed = f"assign_labels={params.assign_labels!r}", "assign_labels='leiden'"
+        why = "only Leiden's communities have one"
+        raise _no_effect("resolution", params.resolution, with_, allowed, why)
+    if params.shards is not None and params.graph not in ("auto", "shards"):
+        raise _no_effect(
+            "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
         )
+    if params.shards is not None and params.metric == "precomputed":
+        raise _no_effect(
+            "shards", params.shards, "metric='precomputed'", "another metric", "distances that are given are read"
+        )
+    if knn_graph and params.shards is not None:
+        raise _no_effect("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
+    if resources.vectors == "chunked" and params.tensor == "decomposable":
+        why = "its eigenvectors are those of samples, of which one process solves all"
+        raise _no_effect("vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor", why)
+
+
+def _check_leiden(params: Params) -> None:
+    """Refuse Leiden without igraph, and a resolution together with a number of clusters."""
+    if not leiden.available():
+        found = "'leiden' without igraph"
+        allowed = "'leiden' where igraph is installed"
+        why = "nothing would find the communities"
+        raise BadInput(
+            "assign_labels", found, allowed, why, "run pip install 'ips2-dask[graph]', or choose other labels"
+        )
+    if params.max_clusters is None and _changed(params, ["resolution"]):
+        found = f"{params.resolution!r} with n_clusters={params.n_clusters}"
+        why = "it would count for nothing: for a given number of clusters the resolution is sought"
+        raise BadInput("resolution", found, "n_clusters='auto'", why, "give n_clusters='auto', or leave resolution out")
+
+
+def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> None:
+    """Refuse options of a cluster where none is started, as a client is given, or this process computes alone."""
+    if client and own_cluster:
+        raise _no_effect("own_cluster", True, "a client", "one of the two", "the client's workers compute")
+    names: tuple[str, ...]
+    if not (client or own_cluster):
+        where, why = "no cluster", "this process computes alone"
+        allowed, names = "a run on a cluster (own_cluster=True)", (*MACHINES, "threads_per_worker")
+    elif client:
+        where, why, names = "a client", "the client's own workers compute", MACHINES
+        allowed = "a cluster that the run starts"
+    elif resources.scheduler is not None:
+        where, why, names = "a scheduler", "the scheduler's own workers compute", ("n_workers", "cluster", "scratch")
+        allowed = "a cluster that the run starts"
+    else:
+        return
+    for name in _changed(resources, names):
+        raise _no_effect(name, getattr(resources, name), where, allowed, why)

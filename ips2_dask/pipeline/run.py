@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,23 +18,27 @@ from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster, names_machines, needed_bytes
 from ips2_dask.pipeline.execution import execute
-from ips2_dask.pipeline.manifest import versions
-from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, open_inputs, plan_run, prepare
+from ips2_dask.pipeline.manifest import read_stage, versions
+from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, check_machines, open_inputs, plan_run, prepare
 from ips2_dask.plan.checks import disk_warning
+from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
 from ips2_dask.readers.text_format import TextFormat
-from ips2_dask.runs.directory import check_directory
+from ips2_dask.runs.maintenance import check_directory
 from ips2_dask.runs.run import Run
-from ips2_dask.store.base import Store
-from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.base import MemoryStore, Store
 from ips2_dask.store.zarr_store import ZarrStore
 
 if TYPE_CHECKING:
     from distributed import Client
+
+START_SECONDS = 3.0
+"""About how long a cluster of local processes takes to start and to end: less work than that is not worth one."""
+
+IN_CORE_STAGES = ("assemble", "eigen")
+"""Stages that this process computes by itself where it holds the block vectors: a cluster would not help them."""
 
 __all__ = ["Progress", "Shaped", "plan_run", "run", "run_each", "versions"]
 
@@ -131,15 +137,9 @@ def run(
     resources, progress = resources or Resources(), progress or Progress()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     check_client(client)
+    beside = {"similarity": similarity, "knn_graph": knn_graph, "client": client}
     inputs = open_inputs(
-        source,
-        labels_column=labels_column,
-        transpose=transpose,
-        features=features,
-        text=text,
-        similarity=similarity,
-        knn_graph=knn_graph,
-        client=client,
+        source, labels_column=labels_column, transpose=transpose, features=features, text=text, **beside
     )
     prepared = prepare(inputs, params, resources)
     prepared.check()
@@ -155,7 +155,7 @@ def run(
             executor = on_client(client, resources)
         elif own_cluster and (
             performance_report is not None
-            or names_machines(resources)
+            or _names_machines(resources)
             or is_worth_a_cluster(MemoryStore() if fresh else opened, [prepared])
         ):
             executor = stack.enter_context(clusters.executor(resources, needed_bytes([prepared])))
@@ -169,29 +169,11 @@ def run(
 def run_each(
     several: Sequence[Prepared], store: Store, executor: Executor, progress: Progress, *, small_here: bool = False
 ) -> Iterator[Run]:
-    """Execute several runs one after another in one store, where they share every stage that they can.
+    """Execute several runs one after another in one store, where they share every stage that they can; in their order.
 
     All of them are checked before the first task. A finished run can be read while the later ones follow, since the
-    folders of its stages stay.
-
-    Parameters
-    ----------
-    several : sequence of Prepared
-    store : Store
-    executor : Executor
-    progress : Progress
-    small_here : bool
-        Whether this process computes what is left of a run where that is little, and leaves the workers to others.
-
-    Yields
-    ------
-    Run
-        In the order of ``several``.
-
-    Raises
-    ------
-    Refused
-        Where the plan of a run exceeds its memory limit; nothing has been computed then.
+    folders of its stages stay. With ``small_here`` this process computes what is left of a run where that is little,
+    and leaves the workers to others.
     """
     for prepared in several:
         prepared.check()
@@ -205,6 +187,42 @@ def on_client(client: Client, resources: Resources) -> Executor:
     from ips2_dask.executors.dask import DaskExecutor  # noqa: PLC0415  it loads Dask, which takes half a second
 
     return DaskExecutor(client, resources.threads_per_worker)
+
+
+def _names_machines(resources: Resources) -> bool:
+    """Whether resources say anything about who computes, and not only about how the work is cut."""
+    cut = {name: getattr(resources, name) for name in ("partition_rows", "vectors")}
+    return resources != dataclasses.replace(Resources(), **cut)
+
+
+def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
+    """Whether workers would have more to do than starting them takes, by what is in the store of earlier runs.
+
+    This decides about time alone: labels are the same bits without a cluster. A stage with a ``stage.json`` counts as
+    done; if it is damaged after all, this process computes the damaged parts again.
+    """
+    seconds = 0.0
+    for run in runs:
+        resumed = run.as_resumed(store)
+        left = [name for name, key in resumed.keys.items() if read_stage(store, key.folder) is None]
+        own = IN_CORE_STAGES if resumed.plan.choices.vectors == "in-core" else ()
+        seconds += sum(stage.seconds for stage in resumed.plan.stages if stage.name in left and stage.name not in own)
+    return seconds > START_SECONDS
+
+
+def needed_bytes(runs: Sequence[Prepared]) -> Callable[[int, int | None], int]:
+    """The bytes that each worker needs where so many share these runs, by the number of workers and their limit."""
+
+    def worker_bytes(plan: Plan, params: Params, n_workers: int, limit: int | None) -> int:
+        limits = [one for one in (limit, plan.request.worker_limit) if one is not None]
+        request = dataclasses.replace(plan.request, n_workers=n_workers, worker_limit=min(limits, default=None))
+        return make_plan(plan.m, plan.f, params, **dataclasses.asdict(request)).worker_bytes
+
+    @functools.cache
+    def needed(n_workers: int, limit: int | None) -> int:
+        return max(worker_bytes(prepared.plan, prepared.params, n_workers, limit) for prepared in runs)
+
+    return needed
 
 
 class _TemporaryFolder:

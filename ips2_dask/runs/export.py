@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,22 +15,23 @@ from ips2_dask.errors import BadInput
 from ips2_dask.runs.h5ad import write_h5ad
 from ips2_dask.runs.label_results import Columns, sample_columns
 from ips2_dask.store.files import partial_file
+from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
-    from ips2_dask.runs.run import Run
+    from ips2_dask.runs.results import Results
 
+LABEL_ENDINGS = (".csv", ".parquet", ".h5ad")
 PREDICTION_ENDINGS = (".csv", ".tsv", ".parquet", ".npy")
 
 
-def write_labels(run: Run, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
+def write_labels(run: Results, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
     """Write the labels of a run beside the names of its samples, whole or not at all.
 
     ``.csv`` and ``.parquet`` get the columns ``sample`` (the name, or the number from 0 where there are no names),
     ``cluster``, ``certainty`` (of the cluster, 0 to 1) and, where labels come from a density, ``left_out`` (whether its
-    tree left the sample out, so that the label comes from the fused similarity). Runs of earlier versions have neither
-    of the last two.
+    tree left the sample out, so that the label comes from the fused similarity).
 
     ``.h5ad`` gets a copy of the input, if that was an .h5ad, with ``obs["ips2"]``, ``obs["ips2_certainty"]`` and
     ``obs["ips2_left_out"]`` (the same columns), ``obsm["X_ips2"]`` (the spectral embedding, where there is one),
@@ -58,100 +59,74 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
         something of its own by these names.
     """
     target = Path(os.path.expanduser(path))
-    writers: dict[str, Callable[[Run, Path], None]] = {
-        ".csv": _write_csv,
-        ".parquet": _write_parquet,
-        ".h5ad": lambda run, partial: write_h5ad(run, partial, input),
-    }
-    if target.suffix.lower() not in writers:
-        raise BadInput(
-            str(target),
-            f"the ending {target.suffix or 'none'!r}",
-            ", ".join(writers),
-            "the format would be guessed at",
-            "name the file with one of these endings",
-        )
-    if input is not None and target.suffix.lower() != ".h5ad":
-        raise BadInput(
-            "input",
-            f"{input} for a {target.suffix} file",
-            "an input for an .h5ad file",
-            "it would be ignored",
-            "leave it out",
-        )
+    ending = target.suffix.lower()
+    if ending not in LABEL_ENDINGS:
+        fault, why = f"the ending {target.suffix or 'none'!r}", "the format would be guessed at"
+        raise BadInput(str(target), fault, ", ".join(LABEL_ENDINGS), why, "name the file with one of these endings")
+    if input is not None and ending != ".h5ad":
+        found = f"{input} for a {target.suffix} file"
+        raise BadInput("input", found, "an input for an .h5ad file", "it would be ignored", "leave it out")
     if not target.absolute().parent.is_dir() or target.is_dir():
+        fault, why = "no such folder, or a folder", "there would be nowhere to write"
         raise BadInput(
-            str(target),
-            "no such folder, or a folder",
-            "a file in a folder that exists",
-            "there would be nowhere to write",
-            "make the folder first, or name another file",
+            str(target), fault, "a file in a folder that exists", why, "make the folder first, or name another file"
         )
     try:
         with partial_file(target) as partial:
-            writers[target.suffix.lower()](run, partial)
+            if ending == ".h5ad":
+                write_h5ad(run, partial, input)
+            else:
+                _write_table(run, partial, ending)
     except OSError as error:
+        fault = f"a file that can't be written ({error.strerror or error})"
+        allowed = "a place this user may write to"
+        why = "the labels would be lost"
         raise BadInput(
-            str(target),
-            f"a file that can't be written ({error.strerror or error})",
-            "a place this user may write to",
-            "the labels would be lost",
-            "free some room, change the permissions, or name another file",
+            str(target), fault, allowed, why, "free some room, change the permissions, or name another file"
         ) from None
     return target
 
 
-def _blocks(run: Run) -> Iterator[Columns]:
-    """The columns of a table of labels, by blocks of rows."""
-    for block in run.iter_labels():
-        names = run.names_between(block.first, block.first + len(block.labels))
-        samples = np.arange(block.first, block.first + len(block.labels)) if names is None else names
-        yield {"sample": samples, "cluster": block.labels, **sample_columns(block)}
+def _write_table(run: Results, partial: Path, ending: str) -> None:
+    """Write names, labels and what is known of them, by blocks of rows."""
+    with contextlib.closing(_writer(partial, ending)) as writer:
+        for block in run.iter_labels():
+            rows = block.first, block.first + len(block.labels)
+            names = run.names_between(*rows)
+            samples = np.arange(*rows) if names is None else names
+            writer.write({"sample": samples, "cluster": block.labels, **sample_columns(block)})
 
 
-def _write_csv(run: Run, partial: Path) -> None:
-    with partial.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream)
-        for number, columns in enumerate(_blocks(run)):
-            if "certainty" in columns:
-                columns["certainty"] = columns["certainty"].astype(str)  # the shortest that float32 reads back from
-            if number == 0:
-                writer.writerow(columns)
-            writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+class Writer(Protocol):
+    """Writes blocks of columns to a file."""
 
+    def write(self, columns: Columns) -> None:
+        """Write some rows."""
 
-def _write_parquet(run: Run, partial: Path) -> None:
-    with contextlib.closing(_ParquetWriter(partial)) as writer:
-        for columns in _blocks(run):
-            writer.write({**columns, "sample": columns["sample"].tolist()})
-
-
-class _Writer(Protocol):
-    def write(self, columns: Columns) -> None: ...
-
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the file."""
 
 
 class _TextWriter:
     def __init__(self, path: Path, mark: str) -> None:
-        self._stream, self._mark, self._begun = path.open("w", encoding="utf-8"), mark, False
+        self._stream = path.open("w", newline="", encoding="utf-8")
+        self._writer, self._begun = csv.writer(self._stream, delimiter=mark, lineterminator="\n"), False
 
     def write(self, columns: Columns) -> None:
         if not self._begun:
-            self._stream.write(self._mark.join(columns) + "\n")
+            self._writer.writerow(columns)
             self._begun = True
-        words = [[self._word(value) for value in values.tolist()] for values in columns.values()]
-        self._stream.writelines(self._mark.join(row) + "\n" for row in zip(*words, strict=True))
-
-    def _word(self, value: object) -> str:
-        if isinstance(value, float):
-            return f"{value:.9g}"
-        text = str(value)
-        special = any(mark in text for mark in (self._mark, '"', "\n", "\r"))
-        return '"' + text.replace('"', '""') + '"' if special else text
+        self._writer.writerows(zip(*map(_words, columns.values()), strict=True))
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _words(values: AnyArray) -> list[str]:
+    """Values as text: float32 in the fewest digits that give it back, wider ones in nine."""
+    if values.dtype.kind == "f" and values.dtype != np.float32:
+        return [f"{value:.9g}" for value in values.tolist()]
+    return values.astype(str).tolist()
 
 
 class _ParquetWriter:
@@ -163,7 +138,8 @@ class _ParquetWriter:
         import pyarrow  # noqa: PLC0415  it takes a while, and other formats do without
         import pyarrow.parquet  # noqa: PLC0415
 
-        table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+        text = {name: values.tolist() for name, values in columns.items() if values.dtype.kind == "U"}
+        table = pyarrow.table(columns | text)
         self._writer = self._writer or pyarrow.parquet.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table)
 
@@ -180,11 +156,7 @@ class _LabelWriter:
         self._write_header()
 
     def _write_header(self) -> None:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)),
-            "fortran_order": False,
-            "shape": (self._n,),
-        }
+        header = {"descr": "<i4", "fortran_order": False, "shape": (self._n,)}
         np.lib.format.write_array_header_1_0(self._stream, header)  # equally long for every length of the array
 
     def write(self, columns: Columns) -> None:
@@ -197,51 +169,30 @@ class _LabelWriter:
         self._stream.close()
 
 
-def check_prediction_file(name: str, labels_only: bool) -> Path:
-    """The path of a file that can be written.
+def _writer(path: Path, ending: str) -> Writer:
+    if ending == ".parquet":
+        return _ParquetWriter(path)
+    return _LabelWriter(path) if ending == ".npy" else _TextWriter(path, "\t" if ending == ".tsv" else ",")
 
-    Raises
-    ------
-    BadInput
-        Where its ending says no known format, its folder is missing, or .npy shall hold more than labels.
-    """
+
+def check_prediction_file(name: str, labels_only: bool) -> Path:
+    """The path of a file for predictions; refused where it can't be one, or .npy shall hold more than labels."""
     path = Path(name)
     ending = path.suffix.lower()
     if ending not in PREDICTION_ENDINGS:
         allowed = ", ".join(PREDICTION_ENDINGS)
         raise BadInput(name, f"the ending {ending!r}", allowed, "its format would be unknown", "give one of these")
     if ending == ".npy" and not labels_only:
-        raise BadInput(
-            name,
-            "more than labels for .npy",
-            "labels alone, or .csv, .tsv, .parquet",
-            "columns of different types would have no place",
-            "give another ending",
-        )
+        found, wanted = "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet"
+        raise BadInput(name, found, wanted, "columns of different types would have no place", "give another ending")
     if not path.absolute().parent.is_dir() or path.is_dir():
-        raise BadInput(
-            name,
-            "no folder to put it in, or a folder of that name",
-            "a file in a folder that exists",
-            "there would be nowhere to write",
-            "make the folder first",
-        )
+        found, wanted = "no folder to put it in, or a folder of that name", "a file in a folder that exists"
+        raise BadInput(name, found, wanted, "there would be nowhere to write", "make the folder first")
     return path
 
 
 @contextlib.contextmanager
-def prediction_writer(path: Path) -> Iterator[_Writer]:
+def prediction_writer(path: Path) -> Iterator[Writer]:
     """A writer of blocks of columns to a file, which appears as a whole when the block ends without an error."""
-    ending = path.suffix.lower()
-    writer: _Writer
-    with partial_file(path) as partial:
-        if ending == ".parquet":
-            writer = _ParquetWriter(partial)
-        elif ending == ".npy":
-            writer = _LabelWriter(partial)
-        else:
-            writer = _TextWriter(partial, "\t" if ending == ".tsv" else ",")
-        try:
-            yield writer
-        finally:
-            writer.close()
+    with partial_file(path) as partial, contextlib.closing(_writer(partial, path.suffix.lower())) as writer:
+        yield writer

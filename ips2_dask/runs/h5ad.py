@@ -21,12 +21,12 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, SAMPLE_COLUMNS, sample_columns
-from ips2_dask.runs.row_files import RowFiles
 from ips2_dask.stages.similarity_views import fused_entries, user_numbers
+from ips2_dask.store.files import RowFiles
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
-    from ips2_dask.runs.run import Run
+    from ips2_dask.runs.results import Results as Run
 
 Node: TypeAlias = h5py.Group | h5py.Dataset
 

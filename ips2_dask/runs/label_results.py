@@ -9,32 +9,25 @@ partition in both. Everything here takes samples in the run's numbering and rows
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.typing import AnyArray, Float32, Int32, Integer
+from ips2_dask.typing import AnyArray, Bool, Float32, Int32, Integer
 
 BLOCK_ROWS = 1 << 18
 """Rows of the input whose labels are in memory at a time, unless another number is asked for."""
 
 PREFIXES = {
-    "labels": "labels-",
-    "certainty": "labels-",
-    "left_out": "labels-",
-    "embedding": "embedding-",
-    "pairwise_basis": "embedding-",
-    "high_order_basis": "embedding-",
-    "follows": "embedding-",
+    **dict.fromkeys(("labels", "certainty", "left_out"), "labels-"),
+    **dict.fromkeys(("embedding", "pairwise_basis", "high_order_basis", "follows"), "embedding-"),
     "shares": "shares-",
 }
 """The prefix of the parts by partition that each array is stored in."""
 
-
 SAMPLE_COLUMNS = ("certainty", "left_out")
-"""Columns of a table of labels that not every run has."""
+"""Columns of a table of labels; the second one is there where a tree of density made the labels."""
 
 Columns = dict[str, AnyArray]
 """Names, and as many values of each."""
@@ -45,14 +38,13 @@ class LabelBlock(NamedTuple):
 
     first: int  # number of the first row
     labels: Int32  # (n,), -1 for a row that was left out
-    certainty: Float32 | None  # (n,), NaN for a row that was left out; a run of an earlier version keeps none
-    left_out: NDArray[np.bool_] | None  # (n,); None where no tree of density made the labels
+    certainty: Float32  # (n,), NaN for a row that was left out
+    left_out: Bool | None  # (n,); None where no tree of density made the labels
 
 
 def sample_columns(block: LabelBlock) -> Columns:
-    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
-    columns = dict(zip(SAMPLE_COLUMNS, (block.certainty, block.left_out), strict=True))
-    return {name: values for name, values in columns.items() if values is not None}
+    """Certainty of each label, and what a density left out, if one made the labels, by the name of the column."""
+    return {name: values for name in SAMPLE_COLUMNS if (values := getattr(block, name)) is not None}
 
 
 def is_in_buckets(context: Context) -> bool:
@@ -66,31 +58,35 @@ def is_embedded_by_partition(context: Context) -> bool:
     return receipt is not None and "embedding" not in receipt["arrays"]
 
 
-def first_row_part(context: Context) -> str:
-    """The part whose arrays say what is stored of each row: the whole, or the first bucket."""
-    return bucket_name(0) if is_in_buckets(context) else "whole"
+def _embedded(context: Context) -> dict[str, Any]:
+    """Descriptions of the arrays that are stored of the embedding: of all samples, or of the first partition."""
+    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
+    receipt = context.receipt("label", part)
+    return {} if receipt is None else dict(receipt["arrays"])
+
+
+def n_columns(context: Context) -> int | None:
+    """Columns of the embedding, or None where there is none."""
+    described = _embedded(context).get("embedding")
+    return None if described is None else int(described["shape"][1])
+
+
+def has_followers(context: Context) -> bool:
+    """Whether samples of islands take the labels of others, which ``follows`` then says."""
+    return "follows" in _embedded(context)
+
+
+def has_left_out(context: Context) -> bool:
+    """Whether a tree of density made the labels, which left samples out."""
+    return "left_out" in context.finished("label", _row_parts(context)[0][0])["arrays"]
+
+
+# ---- by rows of the input
 
 
 def bucket_name(number: int) -> str:
     """The name of a bucket of rows of the input."""
     return f"rows-{number:06d}"
-
-
-def n_columns(context: Context) -> int | None:
-    """Columns of the embedding, or None where there is none."""
-    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
-    receipt = context.receipt("label", part)
-    return None if receipt is None else int(receipt["arrays"]["embedding"]["shape"][1])
-
-
-def has_followers(context: Context) -> bool:
-    """Whether samples of islands take the labels of others, which ``follows`` then says."""
-    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
-    receipt = context.receipt("label", part)
-    return receipt is not None and "follows" in receipt["arrays"]
-
-
-# ---- by rows of the input
 
 
 def _row_parts(context: Context) -> list[tuple[str, int, int]]:
@@ -111,27 +107,17 @@ def row_blocks(context: Context, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]
 
     No array of all rows is read: of a stored array the chunks that a block touches.
     """
-    receipt = context.receipt("label", first_row_part(context))
-    stored = set() if receipt is None else set(receipt["arrays"])
+    names = ["labels", "certainty", *(["left_out"] if has_left_out(context) else [])]
     folder, first = context.folders["label"], 0
     for part, low, high in _row_parts(context):
         for start in range(low, high, rows):
-            end = min(start + rows, high)
-            arrays = {
-                name: context.store.read_rows(folder, part, name, start - low, end - low)
-                for name in ("labels", "certainty", "left_out")
-                if name in stored
-            }
+            limits = start - low, min(start + rows, high) - low
+            arrays = {name: context.store.read_rows(folder, part, name, *limits) for name in names}
             if context.clustered_only:
                 inside = arrays["labels"] >= 0
                 arrays = {name: values[inside] for name, values in arrays.items()}
-            left_out = arrays.get("left_out")
-            yield LabelBlock(
-                first,
-                arrays["labels"],
-                arrays.get("certainty"),
-                None if left_out is None else left_out.astype(np.bool_),
-            )
+            left_out = arrays["left_out"].astype(np.bool_) if "left_out" in arrays else None
+            yield LabelBlock(first, arrays["labels"], arrays["certainty"], left_out)
             first += len(arrays["labels"])
 
 
@@ -153,27 +139,20 @@ def rows_at(context: Context, name: str, samples: Integer) -> AnyArray:
     partition, the partitions that hold these samples are read, through the cache.
     """
     if PREFIXES[name] == "embedding-" and not is_embedded_by_partition(context):
-        rows: AnyArray = np.asarray(context.read("label", "embedding", name))[samples]
-        return rows
-    return _rows_of_partitions(context, name, samples)
+        return np.asarray(context.read("label", "embedding", name))[samples]
+    used, places = np.unique(samples, return_inverse=True)
+    if not len(used):
+        first = np.asarray(context.read("label", PREFIXES[name] + part_name(0), name))
+        return np.empty((*samples.shape, *first.shape[1:]), first.dtype)
+    return context.rows_of("label", name, used, PREFIXES[name])[places.reshape(samples.shape)]
 
 
 def labels_at(context: Context, samples: Integer) -> Int32:
     """Labels of some samples of any order: (n,) int32."""
     if is_in_buckets(context):
-        return _rows_of_partitions(context, "labels", samples)
+        return rows_at(context, "labels", samples)
     order, labels = context.order(), np.asarray(context.read("label", "whole", "labels"))
-    found: Int32 = labels[samples if order is None else order[samples]]
-    return found
-
-
-def _rows_of_partitions(context: Context, name: str, samples: Integer) -> AnyArray:
-    used, places = np.unique(samples, return_inverse=True)
-    if not len(used):
-        first = np.asarray(context.read("label", PREFIXES[name] + part_name(0), name))
-        return np.empty((*samples.shape, *first.shape[1:]), first.dtype)
-    rows: AnyArray = context.rows_of("label", name, used, PREFIXES[name])
-    return rows[places.reshape(samples.shape)]
+    return labels[samples if order is None else order[samples]]
 
 
 def of_partition(context: Context, name: str, b: int) -> AnyArray:

@@ -1,18 +1,28 @@
-"""Layers of a finished run: the cuts of its tree of density that persist, each with a label for every sample."""
+"""Other clusters from a finished run: cut from its tree of density, and its layers, the cuts that persist."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels import density, rounding
 from ips2_dask.kernels import density as kernel
 from ips2_dask.kernels.labels import renumber
-from ips2_dask.runs.cuts import read_tree, read_walk, spread
+from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.sparse import Matrix
+from ips2_dask.runs import label_results
+from ips2_dask.runs.maintenance import check_there
+from ips2_dask.stages import islands
+from ips2_dask.stages.roundings import PREFIX, Rounding
+from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Float64, Int32
+from ips2_dask.typing import Float64, Int32, Int64, Integer
+
+MOST_SAMPLES = 2_000_000
+"""Samples of a run in chunks up to which this process walks on its whole similarity: about 1 GiB a million."""
 
 MIN_PART = 0.05
 """Share of a cluster that another one has to have of it at least, to be called a part into which it splits."""
@@ -34,22 +44,15 @@ class Layer(NamedTuple):
     persistence: float  # from 0 to 1, see `ips2_dask.kernels.density.layers`
     span: float  # logarithm of the largest smallest size of a cluster over the least one that gives this layer
     smallest: float  # the least one, in samples that the tree was built on
-    sizes: NDArray[np.int64]  # (n_clusters,) rows of each cluster
+    sizes: Int64  # (n_clusters,) rows of each cluster
     each: Float64  # (n_clusters,) persistence of each cluster, from 0 to 1
     splits: tuple[tuple[Part, ...], ...]  # parts of each cluster in the next finer layer, the largest first; () if none
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold, all but the labels."""
-        return {
-            "n_clusters": self.n_clusters,
-            "stability": self.stability,
-            "persistence": self.persistence,
-            "span": self.span,
-            "smallest": self.smallest,
-            "sizes": self.sizes.tolist(),
-            "each": self.each.tolist(),
-            "splits": [[part._asdict() for part in parts] for parts in self.splits],
-        }
+        fields = {name: value for name, value in self._asdict().items() if name != "labels"}
+        splits = [[part._asdict() for part in parts] for parts in self.splits]
+        return {**fields, "sizes": self.sizes.tolist(), "each": self.each.tolist(), "splits": splits}
 
     def parts(self, cluster: int) -> list[int]:
         """The clusters of the next finer layer with at least `MIN_PART` of a cluster; one or none if it persists."""
@@ -59,29 +62,10 @@ class Layer(NamedTuple):
         return f"<Layer of {self.n_clusters} clusters: stability {self.stability:.2f}>"
 
 
-class Layers(Sequence[Layer]):
-    """The layers of a run, from the fewest clusters to the most.
+class Layers(tuple[Layer, ...]):
+    """The layers of a run, from the fewest clusters to the most."""
 
-    Parameters
-    ----------
-    layers : sequence of Layer
-    """
-
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = tuple(layers)
-
-    @overload
-    def __getitem__(self, index: int) -> Layer: ...
-    @overload
-    def __getitem__(self, index: slice) -> Layers: ...
-    def __getitem__(self, index: int | slice) -> Layer | Layers:
-        return Layers(self._layers[index]) if isinstance(index, slice) else self._layers[index]
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
-    def __iter__(self) -> Iterator[Layer]:
-        return iter(self._layers)
+    __slots__ = ()
 
     def __repr__(self) -> str:
         found = ", ".join(f"{layer.n_clusters} clusters (stability {layer.stability:.2f})" for layer in self)
@@ -93,41 +77,24 @@ class Layers(Sequence[Layer]):
 
 
 def find_layers(context: Context) -> Layers:
-    """The layers of the run's tree, labelled in the user's numbering.
-
-    Raises
-    ------
-    BadInput
-        As of `cuts.read_tree`.
-    """
+    """The layers of the run's tree, labelled in the user's numbering; refused as of `_read_tree`."""
     again = "run a sample of the data, or ask for single cuts by other numbers of clusters in the same directory"
-    tree = read_tree(context, "layers", again)
+    tree = _read_tree(context, "layers", again)
     found = kernel.layers(tree.edges, len(tree.drawn)) if len(tree.edges) else []
     if not found:
         return Layers([])
-    walk = read_walk(context)
+    walk = rounding.walk_matrix(read_affinity(context))
     finer: Int32 | None = None
     result: list[Layer] = []
     for one in reversed(found):
-        leaf_of = spread(context, walk, tree, one.labels)
+        leaf_of = _spread(context, walk, tree, one.labels)
         labels = renumber(leaf_of)
         numbers, first = np.unique(labels, return_index=True)
         leaves = leaf_of[first[numbers >= 0]]
         sizes = np.bincount(labels[labels >= 0], minlength=len(leaves))
         splits = () if finer is None else _splits(labels, finer)
-        result.append(
-            Layer(
-                len(leaves),
-                labels,
-                one.stability,
-                one.persistence,
-                one.span,
-                one.smallest,
-                sizes,
-                one.each[leaves],
-                splits,
-            )
-        )
+        measures = one.stability, one.persistence, one.span, one.smallest
+        result.append(Layer(len(leaves), labels, *measures, sizes, one.each[leaves], splits))
         finer = labels
     return Layers(result[::-1])
 
@@ -141,3 +108,69 @@ def _splits(labels: Int32, finer: Int32) -> tuple[tuple[Part, ...], ...]:
     return tuple(
         tuple(Part(int(k), float(row[k])) for k in np.argsort(-row, kind="stable") if row[k] > 0) for row in shares
     )
+
+
+class _Tree(NamedTuple):
+    """A run's tree of density on the most columns of its embedding."""
+
+    drawn: Integer  # (n,) the samples it is built on, in the run's numbering
+    edges: Float64  # (n - 1, 3) as of `density.spanning_tree`; none where there were too few samples
+
+
+def _tree_part(context: Context) -> str:
+    """The part that holds the tree of the most columns of the embedding."""
+    return PREFIX + Rounding("density", min(context.params.n_embedded, context.m), 0).part
+
+
+def _read_tree(context: Context, what: str, again: str) -> _Tree:
+    """The tree of the most columns, where this process can walk on U as well.
+
+    It is refused where there is none, or U is in chunks and too large for this process. ``what`` is asked for, and
+    ``again`` is the remedy for too many samples.
+    """
+    if label_results.is_in_buckets(context) and context.m > MOST_SAMPLES:
+        why = "the fused similarity of all of them would be read into this process"
+        raise BadInput(what, f"{context.m:,} samples of a run in chunks", f"at most {MOST_SAMPLES:,}", why, again)
+    if context.params.embedding != "spectral" or context.receipt("label", _tree_part(context)) is None:
+        check_there(context.store)
+        found = "a run without a tree of density"
+        allowed = "embedding='spectral' with assign_labels='auto' or 'density'"
+        why = "there would be nothing to cut"
+        raise BadInput(what, found, allowed, why, "run it again with embedding='spectral' and assign_labels='auto'")
+    part = _tree_part(context)
+    return _Tree(*(np.asarray(context.read("label", part, name)) for name in ("drawn", "edges")))
+
+
+def _spread(context: Context, walk: Matrix, tree: _Tree, leaf_of: Int32) -> Int32:
+    """Labels of all rows, (rows,), from the leaf of each sample of a tree, (n,), -1 where it is in none.
+
+    Samples in no leaf get the label of the largest share of a walk, islands and equal rows that of the sample they
+    follow, and a larger component without a leaf that of the sample nearest to it. Labels are numbers of leaves.
+    """
+    labels = np.full(context.m, -1, np.int32)
+    labels[tree.drawn] = leaf_of
+    shares = rounding.spread(MatrixOperator(walk).matmat, labels, int(leaf_of.max()) + 1)
+    labels = np.where(labels >= 0, labels, rounding.largest_share(shares))
+    if label_results.has_followers(context):
+        labels = labels[label_results.of_all(context, "follows")]
+    if (labels < 0).any():
+        component = connected_components(walk, directed=False)[1]
+        labels = labels[islands.followed(context, component, labels >= 0)]
+    return np.asarray(context.by_row(labels), np.int32)
+
+
+def cut_clusters(context: Context, n_clusters: int) -> Int32:
+    """Labels of this number of clusters in the user's numbering, (m,); refused where no cut has so many."""
+    again = "run it again with this number of clusters into the same directory, which computes the last stages alone"
+    if n_clusters == 1:
+        return np.asarray(context.by_row(np.zeros(context.m, np.int32)), np.int32)
+    tree = _read_tree(context, "cut", again)
+    n = len(tree.drawn)
+    clustering = density.cut(tree.edges, n, n_clusters) if len(tree.edges) else None
+    if clustering is None:
+        levels = density.levels(tree.edges, n, n) if len(tree.edges) else []
+        numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(tree.edges, n, c)]
+        found = str(n_clusters)
+        allowed = f"a number of leaves that the tree of density has: {', '.join(map(str, numbers))}"
+        raise BadInput("n_clusters", found, allowed, "clusters would be made up", f"give one of these, or {again}")
+    return renumber(_spread(context, rounding.walk_matrix(read_affinity(context)), tree, clustering.labels))

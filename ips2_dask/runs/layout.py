@@ -13,7 +13,7 @@ from ips2_dask.kernels import layout as kernel
 from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_unsigned
 from ips2_dask.store.context import Context
-from ips2_dask.typing import AnyArray, Float32, Int32, Int64
+from ips2_dask.typing import Float32, Int32, Int64
 
 MOST_SAMPLES = 100_000
 """Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
@@ -38,40 +38,29 @@ class Layout(NamedTuple):
 
 
 def lay_out(context: Context) -> Layout:
-    """The layout of a run's samples, or of drawn ones: see `Run.layout`.
-
-    Raises
-    ------
-    BadInput
-        Where samples have to be drawn and there is no embedding to draw rows of.
-    """
+    """The layout of a run's samples, or of drawn ones: see `Run.layout`."""
     by_umap = kernel.available()
     most, method = (MOST_SAMPLES, "umap") if by_umap else (MOST_BY_T_SNE, "t-sne")
     seed = int(context.params.random_state)
     embedded = context.receipt("label", "embedding") is not None
     if context.m > MOST_SAMPLES and not embedded:
-        raise BadInput(
-            "layout",
-            f"{context.m:,} samples and no embedding",
-            f"at most {MOST_SAMPLES:,}, or an embedding",
-            "the fused similarity of all of them would be read into this process",
-            "run it with embedding='spectral'",
-        )
+        found = f"{context.m:,} samples and no embedding"
+        allowed = f"at most {MOST_SAMPLES:,}, or an embedding"
+        why = "the fused similarity of all of them would be read into this process"
+        raise BadInput("layout", found, allowed, why, "run it with embedding='spectral'")
     samples, rows = drawn(context, most)
     if by_umap and len(samples) == context.m:
         U = read_unsigned(context)[samples][:, samples]
-        start = label_results.rows_at(context, "embedding", samples) if embedded else _eigenvectors(U, seed)
+        if embedded:
+            start = label_results.rows_at(context, "embedding", samples)
+        else:
+            start = kernel.spectral_columns(U, COLUMNS, seed)
         return Layout(kernel.of_graph(U, start, seed), rows, method, "fused similarity")
     if embedded:
         vectors = label_results.rows_at(context, "embedding", samples)
     else:
-        vectors = _eigenvectors(read_unsigned(context), seed)[samples]
+        vectors = kernel.spectral_columns(read_unsigned(context), COLUMNS, seed)[samples]
     return Layout((kernel.of_vectors if by_umap else kernel.t_sne)(vectors, seed), rows, method, "spectral embedding")
-
-
-def _eigenvectors(U: AnyArray, seed: int) -> AnyArray:
-    """What stands for the embedding of a run that keeps none."""
-    return kernel.spectral_columns(U, COLUMNS, seed)
 
 
 def drawn(context: Context, most: int) -> tuple[Int64, Int64]:
@@ -108,19 +97,14 @@ class LabelsAt(NamedTuple):
     """What is said of some rows of the input."""
 
     labels: Int32  # (n,)
-    certainty: Float32 | None  # (n,); a run of an earlier version keeps none
+    certainty: Float32  # (n,)
 
 
 def labels_at(blocks: Iterator[label_results.LabelBlock], rows: Int64) -> LabelsAt:
     """Labels and certainty of some rows, ascending, from the run's blocks of rows (`Run.iter_labels`)."""
     labels, certainty = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
-    is_certain = True
     for block in blocks:
         low, high = np.searchsorted(rows, [block.first, block.first + len(block.labels)])
         own = rows[low:high] - block.first
-        labels[low:high] = block.labels[own]
-        if block.certainty is None:
-            is_certain = False
-        else:
-            certainty[low:high] = block.certainty[own]
-    return LabelsAt(labels, certainty if is_certain else None)
+        labels[low:high], certainty[low:high] = block.labels[own], block.certainty[own]
+    return LabelsAt(labels, certainty)

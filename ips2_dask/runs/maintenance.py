@@ -1,21 +1,126 @@
-"""Maintenance of a run directory: its status, its verification against all digests, and the removal of garbage."""
+"""The directory of a run: which path may be one, its manifest, its status, its verification, and its garbage."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ips2_dask.errors import BadInput, Damaged
-from ips2_dask.runs.directory import read_manifest
 from ips2_dask.store import lock
-from ips2_dask.store.integrity import Document, Fault, Receipt
-from ips2_dask.store.layout import ARRAYS, STAGES, folder_of, key_digest
+from ips2_dask.store.base import Store
+from ips2_dask.store.integrity import Document, Fault
+from ips2_dask.store.layout import ARRAYS, FORMAT, STAGES, folder_of, key_digest
+from ips2_dask.store.remote import is_remote
 from ips2_dask.store.zarr_store import FOLDER, ROOT, ZarrStore, is_receipt
 
 REMOVED_AT_ONCE = 16
 """Files and folders that `gc` removes at the same time."""
+
+PLACE, NOWHERE = "a place for a directory", "there would be nowhere to put the run"
+"""What is allowed where a directory can't be made, and why."""
+
+
+def check_directory(store: ZarrStore, fresh: bool = False) -> None:
+    """Refuse an output directory that holds something else; one of another format too, unless it starts over."""
+    path = str(store.location)
+    if not is_remote(path):
+        _check_place(Path(path))
+    names = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
+    if names and not store.is_run():
+        found = f"a directory that holds something else ({', '.join(names[:3])})"
+        allowed = "an empty directory or a run's"
+        raise BadInput(path, found, allowed, "the run's files would mix with others", "give another --out")
+    manifest = store.document("manifest.json")[0]
+    if manifest is not None and not fresh:
+        _check_format(store, manifest)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path where no directory can be made."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long a name, say
+        raise BadInput(str(path), f"a path that can't be ({error})", PLACE, NOWHERE, "give another --out") from None
+    places = (path, *path.parents)
+    nearest = next(place for place in places if place.exists())
+    for place in places[: places.index(nearest)]:
+        if place.is_symlink():
+            found = f"a symbolic link that leads nowhere ({os.readlink(place)})"
+            raise BadInput(
+                str(place), found, PLACE, NOWHERE, "make the directory that it leads to, or give another --out"
+            )
+    if nearest == path and not path.is_dir():
+        allowed = "a directory, new or of an earlier run"
+        raise BadInput(str(path), "a file", allowed, "it would be overwritten", "give another --out")
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        why = "where this user may not write" if nearest.is_dir() else "which is a file, in its path"
+        raise BadInput(str(path), f"{nearest}, {why}", PLACE, NOWHERE, "give another --out")
+
+
+def withdraw(store: Store, folder: str, before: Document | None) -> None:
+    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
+
+    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
+    """
+    store.remove(folder)
+    if before is not None:
+        store.put_document("manifest.json", before)
+    else:
+        store.remove("manifest.json")
+        store.remove("zarr.json")
+
+
+def read_manifest(store: ZarrStore) -> Document:
+    """The manifest of a run directory.
+
+    Refused where there is none, or one of another format, or with folders that are none of stages; ``Damaged`` where it
+    is not what was written.
+    """
+    manifest, whole = store.document("manifest.json")
+    if manifest is None:
+        found, why = "no manifest.json that can be read", "there would be nothing to show"
+        raise BadInput(
+            f"{store.location}", found, "the directory of a run", why, "give the directory that was --out of `ips2 run`"
+        )
+    _check_format(store, manifest)
+    if not whole:
+        raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
+    _check_folders(store, manifest)
+    return manifest
+
+
+def check_there(store: Store) -> None:
+    """Refuse to go on with a finished run whose directory was moved or removed since it was opened."""
+    if store.get_document("manifest.json") is None:
+        allowed = "the directory of the run, which was there when it was opened"
+        remedy = "open it where it is now, with ips2_dask.open_run, or run it again"
+        raise BadInput(f"{store.location}", "no run any more", allowed, "there would be nothing to read", remedy)
+
+
+def _check_folders(store: ZarrStore, manifest: Document) -> None:
+    """Refuse a manifest whose folders have names that no run gives; a stranger's may lead out of the directory."""
+    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
+    for folder in (*folders, *manifest["beside"].values()):
+        if not FOLDER.fullmatch(str(folder)):
+            found = f"a manifest with the folder {folder!r}"
+            allowed = "names of stages' folders"
+            why = "files that are no part of a run could be read or removed"
+            raise BadInput(
+                f"{store.location}", found, allowed, why, "do not use this directory: no run has written it so"
+            )
+
+
+def _check_format(store: ZarrStore, manifest: Document) -> None:
+    """Refuse a run directory of another version."""
+    if manifest.get("format") != FORMAT:
+        found = f"a run directory of format {manifest.get('format')!r}"
+        remedy = "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`"
+        raise BadInput(f"{store.location}", found, f"format {FORMAT}", "its arrays would be misread", remedy)
 
 
 def status(path: str | Path) -> dict[str, Any]:
@@ -27,60 +132,30 @@ def status(path: str | Path) -> dict[str, Any]:
         ``input``, ``params``, ``started``, ``finished``, ``running`` (who is at work now, or None), and ``stages``: of
         each its ``state`` (``computed``, ``computed again``, ``reused`` or ``to do``), ``why``, ``seconds`` and
         ``peak_rss_bytes``.
-
-    Raises
-    ------
-    BadInput
-        Where there is no run, or one of another format.
-    Damaged
-        Where the manifest is not what was written.
     """
     store = ZarrStore(path)
     manifest = read_manifest(store)
-    owner = lock.owner_of(store.files)
-    running = lock.describe(owner) if owner is not None and lock.is_alive(owner) else None
+    running = lock.running(store.files)
     done = {stage["name"]: stage for stage in manifest["stages"]}
     fields = ("name", "state", "why", "seconds", "peak_rss_bytes")
     undone: dict[str, object] = {"state": "to do", "why": [], "seconds": None, "peak_rss_bytes": None}
-    return {
-        "directory": str(path),
-        "input": manifest["input"],
-        "params": manifest["params"],
-        "versions": manifest["versions"],
-        "created": manifest["created"],
-        "started": manifest["started"],
-        "finished": manifest["finished"],
-        "running": running,
-        "stages": [
-            {field: done[name][field] for field in fields} if name in done else {"name": name, **undone}
-            for name in STAGES
-        ],
-    }
+    stages = [{f: done[name][f] for f in fields} if name in done else {"name": name, **undone} for name in STAGES]
+    entries = ("input", "params", "versions", "created", "started", "finished")
+    return {"directory": str(path), **{e: manifest[e] for e in entries}, "running": running, "stages": stages}
 
 
 @dataclasses.dataclass
 class Verification:
-    """Result of `verify`.
-
-    Attributes
-    ----------
-    directory : str
-    faults : list of Fault
-        Everything that is not what was written; empty for a sound run.
-    stages, parts, arrays, chunks, bytes : int
-        How much was looked at.
-    running : str, optional
-        Which run is at work in the directory now: what it has not finished is not looked at.
-    """
+    """Result of `verify`: everything that is not what was written, and how much was looked at."""
 
     directory: str
-    faults: list[Fault] = dataclasses.field(default_factory=list)
+    faults: list[Fault] = dataclasses.field(default_factory=list)  # empty for a sound run
     stages: int = 0
     parts: int = 0
     arrays: int = 0
     chunks: int = 0
     bytes: int = 0
-    running: str | None = None
+    running: str | None = None  # the run at work in the directory now: what it has not finished is not looked at
 
     @property
     def sound(self) -> bool:
@@ -102,17 +177,9 @@ def verify(path: str | Path) -> Verification:
     ----------
     path : path or URL
         A run directory, of an unfinished run too.
-
-    Raises
-    ------
-    BadInput
-        Where there is no run, or one of another format.
     """
     store = ZarrStore(path)
-    result = Verification(str(path))
-    owner = lock.owner_of(store.files)
-    if owner is not None and lock.is_alive(owner):
-        result.running = lock.describe(owner)
+    result = Verification(str(path), running=lock.running(store.files))
     if store.document("zarr.json")[0] != ROOT:
         result.faults.append(Fault("", "", "zarr.json", "the group of the run is not what was written"))
     try:
@@ -166,7 +233,9 @@ def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verific
     scan = store.scan(folder, document["parts"] if document else None, True)
     verification.faults += scan.faults
     for part, receipt in sorted(scan.receipts.items()):
-        verification.faults += _layout_faults(name, folder, part, receipt)
+        for array in sorted(set(receipt["arrays"]) - set(ARRAYS[name])):
+            fault = f"array {array} is not in the layout"
+            verification.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault, array))
     verification.stages += document is not None
     verification.parts += len(scan.receipts)
     verification.arrays += scan.arrays
@@ -174,27 +243,11 @@ def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verific
     verification.bytes += scan.octets
 
 
-def _layout_faults(name: str, folder: str, part: str, receipt: Receipt) -> list[Fault]:
-    """Arrays that the layout does not know."""
-    unknown = sorted(set(receipt["arrays"]) - set(ARRAYS[name]))
-    return [
-        Fault(folder, part, f"{folder}/{part}.json", f"array {array} is not in the layout", array) for array in unknown
-    ]
-
-
 @dataclasses.dataclass(frozen=True)
 class Garbage:
-    """A file or folder that nothing needs.
+    """A file or folder that nothing needs."""
 
-    Attributes
-    ----------
-    path : str
-        Below the run directory.
-    why : str
-    bytes : int
-    """
-
-    path: str
+    path: str  # below the run directory
     why: str
     bytes: int
 
@@ -233,14 +286,12 @@ def gc(path: str | Path, dry_run: bool = False) -> Collected:
     ------
     BadInput
         Where there is no run, or a run is at work in the directory.
-    Damaged
-        Where the manifest can't be trusted: without it nothing says what is needed.
     """
     store = ZarrStore(path)
     read_manifest(store)  # a directory that is no run is refused before a lock is put there
     with store.lock():
         manifest = read_manifest(store)
-        folders = {manifest["keys"][name]["folder"] for name in STAGES} | set(manifest.get("beside", {}).values())
+        folders = {manifest["keys"][name]["folder"] for name in STAGES} | set(manifest["beside"].values())
         garbage = _garbage(store, folders)
         if not dry_run:
             with ThreadPoolExecutor(REMOVED_AT_ONCE) as pool:  # behind a URL each removal waits for a server
@@ -258,13 +309,10 @@ def _garbage(store: ZarrStore, folders: set[str]) -> list[Garbage]:
             else:
                 garbage += _in_folder(store, name, sizes)
         elif name.endswith(".partial"):
-            garbage.append(Garbage(name, "a file that was not written to its end", _size(store, name)))
+            garbage.append(
+                Garbage(name, "a file that was not written to its end", len((store.files.read(name) or "").encode()))
+            )
     return garbage
-
-
-def _size(store: ZarrStore, name: str) -> int:
-    text = store.files.read(name)
-    return len((text or "").encode())
 
 
 def _in_folder(store: ZarrStore, folder: str, sizes: dict[str, int]) -> list[Garbage]:

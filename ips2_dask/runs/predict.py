@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,31 @@ from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.choices import partition_bounds
-from ips2_dask.readers import Source, check_block
-from ips2_dask.readers.base import LazySource
+from ips2_dask.readers import Source, check_block, features_of, is_text_file, open_source
+from ips2_dask.readers.base import LazySource, Table
+from ips2_dask.readers.columns import features_of_numbers, match_columns
+from ips2_dask.readers.features import HANDLE_UNKNOWN, check_word
+from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs import label_results
-from ips2_dask.runs.directory import lacks
+from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.ingest import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
 from ips2_dask.store.context import Context
-from ips2_dask.typing import AnyArray, Float32, Float64
+from ips2_dask.typing import AnyArray, Float32, Float64, Int32, Int64, Integer
+from ips2_dask.wording import option
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+    from ips2_dask.runs.results import Results
+
 
 CELLS = 6
 """Shards of a sharded run that a new sample is searched in, those of the nearest cells."""
+
+MOST_NAMES = 1 << 16
+"""Most names of features that go with new samples to each task, for messages."""
 
 ROWS = 4096
 """New samples whose neighbours' rows of the basis are in memory at a time."""
@@ -43,9 +52,61 @@ ROWS = 4096
 class Predicted(NamedTuple):
     """Labels, shares and points of new samples."""
 
-    labels: NDArray[np.int32]  # (n,)
+    labels: Int32  # (n,)
     probabilities: Float64  # (n, c) shares of the clusters
     embedding: Float64 | None  # (n, columns)
+
+
+def open_new(
+    run: Results,
+    X: Any,
+    labels_column: str | int | None,
+    transpose: bool,
+    handle_unknown: str,
+    text: TextFormat | None,
+    client: Client | None,
+) -> Source:
+    """New samples with the run's columns in its order: `Run.open_new`."""
+    check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
+    check_client(client)
+    columns = dataclasses.replace(run.columns, handle_unknown=handle_unknown)
+    as_run = run.text_format if text is None and is_text_file(X) else None
+    read_as = as_run or text
+    try:
+        source = open_source(
+            X, labels_column=labels_column, transpose=transpose, features=columns, text=read_as, client=client
+        )
+    except BadInput as fault:
+        if as_run is None or not as_run.given:
+            raise
+        given = ", ".join(f"{name} ({option(name)})" for name in as_run.given)
+        remedy = f"{fault.remedy}; if it is not written as the run's input was, give {given} as of this file"
+        raise BadInput(fault.thing, fault.found, fault.allowed, fault.otherwise, remedy) from None
+    return _light(run, source) if run.features is None and isinstance(source, Table) else source
+
+
+def opened(run: Results, X: Any, handle_unknown: str, text: TextFormat | None, client: Client | None) -> Source:
+    """New samples as a source, whose columns are the run's where it is one already."""
+    if not isinstance(X, Source):
+        return open_new(run, X, None, False, handle_unknown, text, client)
+    own = None if run.feature_names is None else run.feature_names.tolist()
+    made = run.features is not None and (X.feature_names is None or features_of(X) is not None)
+    if made or X.feature_names == own:
+        return X
+    if isinstance(X, Table) and not isinstance(X, LazySource):
+        return _light(run, features_of_numbers(X, run.columns))
+    if match_columns(X.name, run.columns, X.feature_names, X.shape[1]) != tuple(range(X.shape[1])):
+        found = "columns in another order than the run's"
+        allowed = "the columns of the run in their order"
+        why = "values of one feature would be taken for another's"
+        raise BadInput(X.name, found, allowed, why, "give the file or the object that it was made of")
+    return X
+
+
+def _light(run: Results, source: Table) -> Table:
+    """A source without the record that its columns are the run's, as each task of a cluster gets the source."""
+    names = source.feature_names if run._context.n_features <= MOST_NAMES else None
+    return dataclasses.replace(source, fitted=None, feature_names=names)
 
 
 def _check_predictable(context: Context) -> None:
@@ -56,45 +117,16 @@ def _check_predictable(context: Context) -> None:
     BadInput
     """
     if context.metric.precomputed:
-        raise BadInput(
-            "metric",
-            repr(context.params.metric),
-            "a metric of samples",
-            "new samples could not be compared with the training samples as these were with each other",
-            "run it with metric='euclidean' on the samples themselves",
-        )
+        found = repr(context.params.metric)
+        allowed = "a metric of samples"
+        why = "new samples could not be compared with the training samples as these were with each other"
+        raise BadInput("metric", found, allowed, why, "run it with metric='euclidean' on the samples themselves")
     if context.params.affinity == "precomputed":
+        found, why = "'precomputed'", "the similarity of new samples to the training samples would be unknown"
         raise BadInput(
-            "affinity",
-            "'precomputed'",
-            "heat-knn or gaussian",
-            "the similarity of new samples to the training samples would be unknown",
-            "run it with affinity='heat-knn', and leave similarity out",
+            "affinity", found, "heat-knn or gaussian", why, "run it with affinity='heat-knn', and leave similarity out"
         )
-    if not _has_shares(context) and context.receipt("label", "means") is None:
-        raise lacks(context.store, "what new samples need")
-
-
-def _has_shares(context: Context) -> bool:
-    """Whether new samples get their labels from shares: the others are those of the nearest mean."""
-    return not context.params.clusters_rows and context.receipt("label", "shares-p000000") is not None
-
-
-def _check_source(context: Context, source: Source) -> None:
-    """Refuse new samples that have other features than the run's.
-
-    Raises
-    ------
-    BadInput
-    """
-    if source.shape[1] != context.n_features:
-        raise BadInput(
-            source.name,
-            f"{source.shape[1]} features",
-            f"the {context.n_features} features of the run",
-            "samples would be compared in different spaces",
-            "give the columns that the run was given",
-        )
+    check_there(context.store)
 
 
 def blocks(context: Context, source: Source, client: Client | None = None) -> Iterator[Predicted]:
@@ -105,7 +137,11 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
     """
     check_client(client)
     _check_predictable(context)
-    _check_source(context, source)
+    if source.shape[1] != context.n_features:
+        allowed, why = f"the {context.n_features} features of the run", "samples would be compared in different spaces"
+        raise BadInput(
+            source.name, f"{source.shape[1]} features", allowed, why, "give the columns that the run was given"
+        )
     bounds = partition_bounds(*source.shape)
     lazy = isinstance(source, LazySource)
     if client is None or context.store.location is None or not (lazy or source.parallel):
@@ -150,12 +186,8 @@ def _read_and_predict(context: Context, source: Source, low: int, high: int) -> 
 def _predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: AnyArray) -> Predicted:
     """Predictions for some rows of new samples, numbered from ``first``.
 
-    Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
-
-    Raises
-    ------
-    BadInput
-        Where a value is not finite, or too far from the training samples for float32.
+    Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else. A value that
+    is not finite, or too far from the training samples for float32, is refused.
     """
     rows, numbers = np.asarray(rows), first + np.arange(len(rows))
     rule = (context.facts["ingest"].get("missing") or {"rule": "refuse"})["rule"]
@@ -178,28 +210,22 @@ def _predict_rows(context: Context, name: str, features: list[str] | None, first
     return Predicted(labels, shares, points)
 
 
-def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
+def _predict_complete(context: Context, name: str, numbers: Int64, rows: AnyArray) -> Predicted:
     """Predictions for rows without a missing value; ``numbers``, (n,) int64, are their positions in the source."""
     with threads(context.threads):
-        extended = _extend_rows(context, _standardized(context, name, numbers, rows))
-        points = extended.points
-        if extended.shares is not None:
-            labels = extended.shares.argmax(axis=1).astype(np.int32)
-            copied = extended.copies >= 0  # a sample of the run keeps its label
-            labels[copied] = label_results.labels_at(context, extended.copies[copied])
-            return Predicted(labels, extended.shares, points)
-        means = context.receipt("label", "means")
-        if context.params.clusters_rows:
-            squares = extension.gaps_of_products(points, np.asarray(context.read("label", "means", "squares")))
-        else:
-            squares = extension.gaps(points, np.asarray(context.read("label", "means", "centroids")))
-        variance = float(means["facts"]["variance"]) if means else 1.0
+        points, shares, copies = _extend_rows(context, _standardized(context, name, numbers, rows))
+        if shares is not None:
+            labels = shares.argmax(axis=1).astype(np.int32)
+            copied = copies >= 0  # a sample of the run keeps its label
+            labels[copied] = label_results.labels_at(context, copies[copied])
+            return Predicted(labels, shares, points)
+        squares = extension.gaps_of_products(points, np.asarray(context.read("label", "means", "squares")))
+        variance = float(context.finished("label", "means")["facts"]["variance"])
         labels = np.argmin(squares, axis=1).astype(np.int32)
-        embedding = None if context.params.clusters_rows else points
-        return Predicted(labels, extension.responsibilities(squares, variance), embedding)
+        return Predicted(labels, extension.responsibilities(squares, variance), None)
 
 
-def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Float32:
+def _standardized(context: Context, name: str, numbers: Int64, rows: AnyArray) -> Float32:
     """New rows, of these numbers, as ingest would have stored them."""
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
@@ -212,13 +238,10 @@ def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows:
     X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
     far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
     if len(far):
-        raise BadInput(
-            name,
-            f"row {numbers[far[0]]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre",
-            f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are",
-            "squared distances would overflow float32",
-            "check that they are in the units of the training samples",
-        )
+        found = f"row {numbers[far[0]]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre"
+        allowed = f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are"
+        why = "squared distances would overflow float32"
+        raise BadInput(name, found, allowed, why, "check that they are in the units of the training samples")
     return np.ascontiguousarray(X)
 
 
@@ -229,15 +252,15 @@ def _farthest(context: Context, row: Float32) -> str:
     return f"{reach * unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * unit:.3g}"
 
 
-class Extended(NamedTuple):
+class _Extended(NamedTuple):
     """Points and shares of new samples, from their nearest training samples."""
 
     points: Float64  # (n, columns) of the embedding, or (n, c) products with the mean rows of U
     shares: Float64 | None  # (n, c) of the clusters, rows of sum 1
-    copies: NDArray[np.int64]  # (n,) the training sample that one equals, -1 where there is none
+    copies: Int64  # (n,) the training sample that one equals, -1 where there is none
 
 
-def _extend_rows(context: Context, X: Float32) -> Extended:
+def _extend_rows(context: Context, X: Float32) -> _Extended:
     """The points of new samples and, where labels follow from them, their shares.
 
     A sample that equals a training sample has the point and the shares of that one.
@@ -247,7 +270,7 @@ def _extend_rows(context: Context, X: Float32) -> Extended:
     copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
     copied = np.flatnonzero(copies >= 0)
 
-    has_shares = _has_shares(context)
+    has_shares = not context.params.clusters_rows  # else labels are those of the nearest mean row of U
     sequence = np.arange(len(X))
     if label_results.is_embedded_by_partition(context):  # then the neighbours of a chunk are in few partitions
         sequence = np.argsort(context.owner(indices[:, 0]), kind="stable")
@@ -265,9 +288,9 @@ def _extend_rows(context: Context, X: Float32) -> Extended:
         points[copied] = np.asarray(context.read("label", "means", "products"))[copies[copied]]
     found = [part for _, part in parts if part is not None]
     if not found:
-        return Extended(points, None, copies)
+        return _Extended(points, None, copies)
     shares = _in_order(found, sequence)
-    return Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
+    return _Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
 
 
 def _in_order(parts: list[Float64], sequence: NDArray[np.intp]) -> Float64:
@@ -278,7 +301,7 @@ def _in_order(parts: list[Float64], sequence: NDArray[np.intp]) -> Float64:
 
 
 def _extended(
-    context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32, has_shares: bool
+    context: Context, X: Float32, indices: Integer, distances: Float32, has_shares: bool
 ) -> tuple[Float64, Float64 | None]:
     """Points, not of length 1, and sums of shares of some new samples, from rows of their nearest training samples."""
     params = context.params
@@ -302,7 +325,7 @@ def _extended(
     return points, extension.high_order_part(distances[:, near], rows)
 
 
-def _basis(context: Context, name: str, samples: NDArray[np.integer] | None = None) -> Float32:
+def _basis(context: Context, name: str, samples: Integer | None = None) -> Float32:
     """Rows of a basis at some samples, or of all of them: that of the embedding, or of the mean rows of U."""
     if context.params.clusters_rows:
         rows = np.asarray(context.read("label", "means", name))
@@ -312,16 +335,16 @@ def _basis(context: Context, name: str, samples: NDArray[np.integer] | None = No
     return label_results.rows_at(context, name, samples)
 
 
-def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Float32]:
+def nearest(context: Context, X: Float32, n: int) -> tuple[Int64, Float32]:
     """The n nearest training samples of each row of X by (distance, the user's id), partition after partition.
 
     A sharded run is searched in the shards of the nearest cells, as its own graph was; any other one as a whole.
     """
     rows = np.arange(len(X))
     indices, distances = np.zeros((len(X), n), np.int64), np.full((len(X), n), np.inf, np.float32)
-    user_numbers = _user_numbers(context)
-    users: NDArray[np.integer] = np.full(indices.shape, user_numbers(0)[0])
-    searches: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
+    user_numbers = context.user_numbers
+    users: Integer = np.full(indices.shape, user_numbers(0)[0])
+    searches: list[tuple[int, Int64]] = [(b, rows) for b in range(context.n_partitions)]
     if "starts" in context.facts["neighbors"]:
         searches = _cells(context, X)
     for b, some in searches:
@@ -338,17 +361,7 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
     return indices, distances
 
 
-def _user_numbers(context: Context) -> Callable[[int], NDArray[np.integer]]:
-    """The user's numbers of a partition's samples; where vectors are in chunks, read by partition."""
-    if context.choices.vectors == "chunked":
-        return context.user_numbers
-    order = context.order()
-    if order is None:
-        return lambda b: np.arange(*context.span(b))
-    return lambda b: order[slice(*context.span(b))]
-
-
-def _cells(context: Context, X: Float32) -> list[tuple[int, NDArray[np.int64]]]:
+def _cells(context: Context, X: Float32) -> list[tuple[int, Int64]]:
     """Partitions of a sharded run, and the rows of X whose nearest cells they belong to."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
     starts = np.asarray(context.facts["neighbors"]["starts"])

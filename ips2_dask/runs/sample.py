@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from ips2_dask.runs.run import Run
 from ips2_dask.stages import known_labels
 from ips2_dask.stages.similarity_views import Similarities, numbered_parts
 from ips2_dask.store.context import part_name
-from ips2_dask.typing import Float32, Float64, Int32, Int64
+from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 SHOWN = 100_000
 """Samples that are drawn of a run in chunks that has more."""
@@ -26,21 +27,9 @@ class RunSample(Run):
     """A view of a run whose labels and embedding are stored by partition, at some of its samples.
 
     Labels, certainty, what a density left out, embedding and known labels have a row for each of these samples, in the
-    order of the input; everything else is that of the whole run.
-
-    Parameters
-    ----------
-    run : Run
-    samples : (n,) int
-        In the run's numbering, ascending.
-
-    Attributes
-    ----------
-    samples : (n,) int64
-    rows : (n,) int64
-        The row of the input that each is, ascending: the first one where several are equal.
-    order : (n,) int64
-        Places of the rows' samples in ``samples``.
+    order of the input; everything else is that of the whole run. ``samples`` (n,) are in the run's numbering,
+    ascending, ``rows`` (n,) are rows of the input, ascending, of equal ones the first, and ``order`` (n,) the places of
+    their samples.
     """
 
     def __init__(self, run: Run, samples: NDArray[np.integer]) -> None:
@@ -53,7 +42,7 @@ class RunSample(Run):
         self.rows = numbers[self.order]
 
     @property
-    def clustered(self) -> Run:
+    def clustered(self) -> Self:
         """The view itself: its samples were all clustered."""
         return self
 
@@ -83,32 +72,9 @@ class RunSample(Run):
             labels = label_results.labels_at(self._context, np.stack([part.i, part.j]))
             yield labels[0], labels[1], np.asarray(part.pairwise, np.float64)
 
-    def _at(self, name: str) -> NDArray[np.generic]:
-        return label_results.rows_at(self._context, name, self.samples)[self.order]
-
-    @cached_property
-    def labels(self) -> Int32:
-        """Cluster of each sample: (n,) int32."""
-        return np.asarray(self._at("labels"), np.int32)
-
-    @cached_property
-    def certainty(self) -> Float32:
-        """How sure each sample's cluster is: (n,) float32."""
-        return np.asarray(self._at("certainty"), np.float32)
-
-    @cached_property
-    def left_out(self) -> NDArray[np.bool_] | None:
-        """Samples outside the tree of density: (n,) bool; None for k-means."""
-        if "left_out" not in self._arrays(label_results.first_row_part(self._context)):
-            return None
-        return np.asarray(self._at("left_out"), np.bool_)
-
-    @cached_property
-    def embedding(self) -> Float64 | None:
-        """The spectral embedding: (n, columns) float64; None for ``embedding='none'``."""
-        if self._context.receipt("label", "embedding") is None:
-            return None
-        return np.asarray(self._at("embedding"), np.float64)
+    def _of_rows(self, name: str) -> AnyArray:
+        values = label_results.rows_at(self._context, name, self.samples)[self.order]
+        return np.asarray(values, np.float64) if name == "embedding" else values
 
     @cached_property
     def known_labels(self) -> Int32 | None:

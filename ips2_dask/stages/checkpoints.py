@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels.eigen import State
 from ips2_dask.stages.chunks import chunk_partitions
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.typing import AnyArray, Float32
 
 PLACES = ("state0", "state1")

@@ -37,7 +37,7 @@ from ips2_dask.stages.walk import ChunkedWalk
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import READ_AHEAD, Context, part_name
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.store.remote import side_by_side
 from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 BUCKET_ROWS = 1 << 24

@@ -23,10 +23,9 @@ from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touche
 from ips2_dask.stages.checkpoints import StoredBlocks, block_part
 from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
 from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
-from ips2_dask.store.base import present
+from ips2_dask.store.base import MemoryStore, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.typing import AnyArray, Float32, Int32
 
 STEPS = 5

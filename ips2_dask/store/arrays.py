@@ -16,14 +16,14 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from ips2_dask.store.integrity import Document, StoredArray, crc32c
 from ips2_dask.store.layout import Array
-from ips2_dask.store.remote import FreshStore, is_remote, open_zarr
+from ips2_dask.store.remote import FreshStore, Recording, is_remote, open_zarr
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from types import EllipsisType
 
     from zarr.abc.store import ByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype, NDArrayLikeOrScalar
+    from zarr.core.buffer import Buffer, NDArrayLikeOrScalar
 
 CHUNK_BYTES = 4 << 20
 """Most arrays are one chunk; longer ones are cut by rows, at a size that is written twice as fast as 16 MiB."""
@@ -43,35 +43,48 @@ class Chunk(NamedTuple):
     high: int
 
 
-class _Local(LocalStore):
-    """A local store that raises for a missing chunk, which Zarr takes for one of fill values."""
+class _Expecting:
+    """What the stores that are read from add to Zarr's: a chunk is there, and is the one of the receipt.
 
-    async def get(
-        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
-    ) -> Buffer | None:
+    Zarr takes a missing chunk for one of fill values. That a chunk's bytes fit the checksum at its end, its codec sees.
+    """
+
+    sums: Mapping[str, int] = {}
+
+    async def get(self, key: str, prototype: Any = None, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The value of a key."""
-        return _there(key, await super().get(key, prototype, byte_range))
+        value: Buffer | None = await super().get(key, prototype, byte_range)  # type: ignore[misc]
+        if value is None and not key.endswith(METADATA):
+            raise FileNotFoundError(f"chunk {key} is missing")
+        if value is not None and self.sums.get(key, (last := _checksum(value[-4:].to_bytes()))) != last:
+            raise ValueError(f"chunk {key} holds other bytes than were written")
+        return value
 
 
-class _Remote(FsspecStore):
-    """A store behind a URL that raises for a missing chunk, as `_Local` does."""
-
-    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """The value of a key."""
-        return _there(key, await super().get(key, prototype, byte_range))
+class _Local(_Expecting, LocalStore):
+    pass
 
 
-def _there(key: str, value: Buffer | None) -> Buffer | None:
-    if value is None and not key.endswith(METADATA):
-        raise FileNotFoundError(f"chunk {key} is missing")
-    return value
+class _Remote(_Expecting, FsspecStore):
+    pass
 
 
-def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
-    """The Zarr store of a folder or URL; a ``fresh`` one is under a name that nobody has used before."""
+class _FreshLocal(Recording, LocalStore):
+    pass
+
+
+def _checksum(end: bytes) -> int:
+    """The CRC-32C that the last codec has put at a chunk's end."""
+    return int.from_bytes(end, "little")
+
+
+def _place(location: str, described: StoredArray) -> _Local | _Remote:
+    """The Zarr store of an array's folder or URL, to be read as its receipt describes it."""
+    store = _Local(location, read_only=True)
     if is_remote(location):
-        return open_zarr(location, kind=FreshStore if fresh else _Remote)
-    return _Local(location)
+        store = open_zarr(location, read_only=True, kind=_Remote)
+    store.sums = dict(zip((chunk.key for chunk in chunks_of(described)), described["crc32c"], strict=True))
+    return store
 
 
 def _fill_of(dtype: np.dtype[Any]) -> float:
@@ -81,44 +94,41 @@ def _fill_of(dtype: np.dtype[Any]) -> float:
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
-def _metadata_crc(node: zarr.AsyncArray[Any] | zarr.AsyncGroup) -> int:
-    """CRC-32C of the ``zarr.json`` of an array or a group."""
-    return crc32c(node.metadata.to_buffer_dict(default_buffer_prototype())[METADATA].to_bytes())
-
-
 def write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int]:
-    """Store arrays as a group; returns a receipt's description of each, and the CRC-32C of the group's metadata.
-
-    Behind a URL the number of stored bytes is included, because the store has counted them as it wrote.
-    """
-    written, group, sizes = sync(_write_group(location, arrays, kinds, attributes))
-    for name, described in written.items():
-        chunks = chunks_of(described)
-        described["crc32c"] = [crc32c(_cut(arrays[name], chunk)) for chunk in chunks]
-        if sizes is not None:
-            described["bytes"] = [sizes[f"{name}/{chunk.key}"] for chunk in chunks]
-    return written, group
+    """Store arrays as a group; returns a receipt's description of each, and the CRC-32C of the group's metadata."""
+    rows = {name: rows_of_chunk(kinds[name], array) for name, array in arrays.items()}
+    written = sync(_write_group(location, arrays, kinds, rows, attributes))
+    described: dict[str, StoredArray] = {}
+    for name, array in arrays.items():
+        one: StoredArray = {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows[name]}
+        values = [written[f"{name}/{chunk.key}"] for chunk in chunks_of(one)]
+        one["metadata"] = crc32c(written[f"{name}/{METADATA}"][1])
+        one["crc32c"], one["bytes"] = [_checksum(end) for _, end in values], [size for size, _ in values]
+        described[name] = one
+    return described, crc32c(written[METADATA][1])
 
 
 async def _write_group(
-    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
-) -> tuple[dict[str, StoredArray], int, dict[str, int] | None]:
-    """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
-    store = place(location, fresh=True)
+    location: str,
+    arrays: Mapping[str, AnyArray],
+    kinds: Mapping[str, Array],
+    rows: Mapping[str, int],
+    attributes: Document,
+) -> dict[str, tuple[int, bytes]]:
+    """Size and end of what was written by key, in one coroutine, as each call of Zarr's loop costs milliseconds."""
+    store = open_zarr(location, kind=FreshStore) if is_remote(location) else _FreshLocal(location)
     group = await zarr.api.asynchronous.create_group(store=store, zarr_format=3, attributes=attributes)
-    tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
+    settings = {name: _settings(kinds[name], array.shape, array.dtype, rows[name]) for name, array in arrays.items()}
+    tasks = [group.create_array(name, data=array, **settings[name]) for name, array in arrays.items()]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # all have ended, so none writes afterwards
     if isinstance(store, FreshStore):
         await store.await_writes()
-    written = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
-        written.append(outcome)
-    sizes = store.sizes if isinstance(store, FreshStore) else None
-    return dict(zip(arrays, written, strict=True)), _metadata_crc(group), sizes
+    return store.written
 
 
 def rows_of_chunk(kind: Array, array: AnyArray) -> int:
@@ -126,13 +136,6 @@ def rows_of_chunk(kind: Array, array: AnyArray) -> int:
     limit = ROWS_CHUNK_BYTES if kind.by_rows else CHUNK_BYTES
     rows = max(1, limit // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
     return max(1, min(rows, len(array))) if array.ndim else 1
-
-
-async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> StoredArray:
-    """Create an array as the layout says, and write it whole."""
-    rows = rows_of_chunk(kind, array)
-    stored = await group.create_array(name, data=array, **_settings(kind, array.shape, array.dtype, rows))
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": _metadata_crc(stored)}
 
 
 def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[np.generic], rows: int) -> dict[str, Any]:
@@ -164,26 +167,24 @@ def files_of(arrays: Mapping[str, StoredArray]) -> list[str]:
     return [METADATA, *(f"{name}/{METADATA}" for name in arrays), *chunks]
 
 
-def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
-    return array[chunk.low : chunk.high] if array.ndim else array
-
-
-async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.AsyncArray[Any] | None:
+async def _foreseen(described: StoredArray, kind: Array, store: _Local | _Remote) -> zarr.AsyncArray[Any] | None:
     """An array behind a URL, without a request: its receipt gives its metadata; None if the stored ones differ."""
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     settings = _settings(kind, shape, dtype, described["rows"])
     blank = await zarr.api.asynchronous.create_array(store=MemoryStore(), shape=shape, dtype=dtype, **settings)
-    if _metadata_crc(blank) != described["metadata"]:  # written by another version of Zarr
+    metadata = blank.metadata.to_buffer_dict(default_buffer_prototype())[METADATA].to_bytes()
+    if crc32c(metadata) != described["metadata"]:  # written by another version of Zarr
         return None
-    return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
+    return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(store))
 
 
 async def _read(
     location: str, described: StoredArray, kind: Array | None, selection: slice | EllipsisType
 ) -> NDArrayLikeOrScalar:
-    stored = await _foreseen(location, described, kind) if kind is not None and is_remote(location) else None
+    store = _place(location, described)
+    stored = await _foreseen(described, kind, store) if kind is not None and is_remote(location) else None
     if stored is None:
-        stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
+        stored = await zarr.api.asynchronous.open_array(store=store, mode="r", zarr_format=3)
     if list(stored.shape) != described["shape"] or stored.dtype.str != described["dtype"]:
         raise ValueError(f"it is {stored.dtype.str} {list(stored.shape)}")
     unknown = sorted({codec.to_dict()["name"] for codec in stored.metadata.codecs} - CODECS)
@@ -192,60 +193,35 @@ async def _read(
     return await stored.getitem(selection)
 
 
-def read_rows(location: str, described: StoredArray, low: int, high: int, kind: Array | None = None) -> AnyArray:
-    """Rows low .. high - 1, every chunk that they touch checked.
+def read_rows(
+    location: str, described: StoredArray, low: int = 0, high: int | None = None, kind: Array | None = None
+) -> AnyArray:
+    """Rows low .. high - 1, by default all, every chunk that they touch checked.
 
     Where ``kind`` says what the layout makes of such an array, its metadata are not fetched over a network.
 
     Raises
     ------
     Exception
-        Of whatever kind a damaged file makes Zarr, a codec or a parser raise; ValueError where a digest differs.
+        Of whatever kind a damaged file makes Zarr, a codec or a parser raise; ValueError where a checksum differs.
     """
-    touched = [
-        (number, chunk)
-        for number, chunk in enumerate(chunks_of(described))
-        if low < chunk.high and chunk.low < max(high, low)
-    ]
-    if not described["shape"]:
-        touched = list(enumerate(chunks_of(described)))
-    start, end = (touched[0][1].low, touched[-1][1].high) if touched else (low, high)
-    selection = slice(start, end) if described["shape"] else ...
-    array = np.asarray(sync(_read(location, described, kind, selection)))
-    for number, chunk in touched:
-        moved = Chunk(chunk.key, chunk.low - start, chunk.high - start)
-        if crc32c(_cut(array, moved)) != described["crc32c"][number]:
-            raise ValueError(f"chunk {chunk.key} holds other bytes than were written")
-    rows = array[low - start : high - start] if described["shape"] else array
-    return rows if 2 * rows.nbytes >= array.nbytes else rows.copy()  # few rows must not keep their chunks in memory
-
-
-def read_whole(location: str, described: StoredArray, kind: Array | None = None) -> AnyArray:
-    """The whole array, every chunk checked; raises as `read_rows` does."""
-    return read_rows(location, described, 0, described["shape"][0] if described["shape"] else 1, kind)
+    selection = slice(low, high if high is None else max(low, high)) if described["shape"] else ...
+    return np.asarray(sync(_read(location, described, kind, selection)))
 
 
 def faults_of(
     location: str, described: StoredArray, metadata: bytes | None, sizes: Mapping[str, int], deep: bool
 ) -> list[tuple[str, str]]:
-    """Faults of a stored array: (chunk, how it differs).
+    """Faults of a stored array, (chunk, how it differs), from its ``zarr.json`` and the sizes of its files by name.
 
-    Parameters
-    ----------
-    metadata : bytes, optional
-        Its ``zarr.json``, or None where there is none.
-    sizes : mapping
-        Bytes of each of its files, by name.
-    deep : bool
-        Whether to read every byte; otherwise only names and sizes of files are checked.
+    ``deep`` reads every byte; otherwise only names and sizes of files are checked.
     """
     faults = []
     if METADATA not in sizes:
         faults.append((METADATA, "is missing"))
     elif deep and (metadata is None or crc32c(metadata) != described["metadata"]):
         faults.append((METADATA, "is not what was written"))
-    for number, chunk in enumerate(chunks_of(described)):
-        size = described["bytes"][number]
+    for chunk, size in zip(chunks_of(described), described["bytes"], strict=True):
         if chunk.key not in sizes:
             faults.append((chunk.key, "is missing"))
         elif sizes[chunk.key] != size:

@@ -1,12 +1,13 @@
-"""The interface of stores: parts of stages, each a set of arrays with a receipt, and the documents of a run."""
+"""Stores: parts of stages, each a set of arrays with a receipt, and documents; and the one in a process' memory."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from threading import RLock
+from typing import Any, Protocol
 
-from ips2_dask.store.integrity import Document, Facts, Receipt, Scan
+from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, StoredArray
 from ips2_dask.typing import AnyArray
 
 Parts = dict[str, dict[str, str]]
@@ -23,90 +24,74 @@ class Store(Protocol):
 
     def create(self) -> None:
         """Make the place for parts, if it does not exist."""
-        ...
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
-        ...
 
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         """The receipts of those of the parts that are finished, by name, many requests at a time.
 
         ``cached`` ones are taken as they are: of parts that this process has seen, and not dropped since.
         """
-        ...
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays, then its receipt."""
-        ...
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
         """One array of a finished part."""
-        ...
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
         """Rows low .. high - 1 of one array of a finished part."""
-        ...
 
     def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
         """One array of each of several finished parts, in their order, a few of them read ahead."""
-        ...
-
-    def rename(self, folder: str, part: str, name: str) -> None:
-        """Give a finished part another name."""
-        ...
 
     def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
         """Give finished parts other names, by their old ones; those that are not there are passed over."""
-        ...
 
-    def drop(self, folder: str, part: str) -> None:
-        """Remove a part, receipt first."""
-        ...
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name."""
+        self.rename_many(folder, {part: name})
 
     def drop_many(self, folder: str, parts: Iterable[str]) -> None:
         """Remove parts, those that are there: many requests at a time, the receipt of each part first."""
-        ...
+
+    def drop(self, folder: str, part: str) -> None:
+        """Remove a part, receipt first."""
+        self.drop_many(folder, [part])
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
-        ...
 
     def listed(self, folder: str) -> frozenset[str] | None:
         """Names of the parts that may be finished, from one request; None for a store where a look costs no request."""
-        ...
 
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
-        ...
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte."""
-        ...
+        """Check the parts of a finished stage, or all with a receipt, for faults.
+
+        Receipts, files and their sizes are checked, from one listing of the folder; ``deep`` reads every byte.
+        """
 
     def stage_folders(self) -> list[str]:
         """Names of the folders of all stages, of earlier runs too."""
-        ...
 
     def clear(self) -> None:
         """Remove everything that runs have written."""
-        ...
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
         """Lock out other runs for a block; gives a function that raises where another run has taken the lock."""
-        ...
 
     def get_document(self, name: str) -> Document | None:
-        """A JSON document of the run, or None."""
-        ...
+        """A JSON document of the run, or None where it is missing or damaged."""
 
     def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Write a JSON document of the run, whole."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a document or a folder."""
-        ...
 
 
 def present(store: Store, folder: str, names: Iterable[str]) -> list[str]:
@@ -114,3 +99,88 @@ def present(store: Store, folder: str, names: Iterable[str]) -> list[str]:
     listed, wanted = store.listed(folder), list(names)
     there = store.receipts(folder, wanted) if listed is None else listed
     return [name for name in wanted if name in there]
+
+
+class MemoryStore(Store):
+    """Parts as NumPy arrays of this process: a small fit leaves no files behind."""
+
+    def __init__(self) -> None:
+        self.location: str | None = None
+        self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._documents: dict[str, Document] = {}
+        self.made: dict[str, Any] = {}  # values that can be made again
+        self.making = RLock()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, made={}, making=RLock())
+
+    def create(self) -> None:
+        pass
+
+    def receipt(self, folder: str, part: str) -> Receipt | None:
+        return self._receipts.get((folder, part))
+
+    def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
+        return {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
+
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
+        described = {name: StoredArray(shape=list(a.shape), dtype=a.dtype.str) for name, a in arrays.items()}
+        receipt: Receipt = {"arrays": described, "facts": dict(facts)}
+        self._parts[folder, part], self._receipts[folder, part] = dict(arrays), receipt
+        return receipt
+
+    def read(self, folder: str, part: str, name: str) -> AnyArray:
+        return self._parts[folder, part][name]
+
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        return self._parts[folder, part][name][low:high]
+
+    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
+        return (self.read(folder, part, name) for part in parts)
+
+    def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
+        for part, name in names.items():
+            if (folder, part) in self._receipts:
+                self._parts[folder, name] = self._parts.pop((folder, part))
+                self._receipts[folder, name] = self._receipts.pop((folder, part))
+
+    def drop_many(self, folder: str, parts: Iterable[str]) -> None:
+        for part in parts:
+            self._parts.pop((folder, part), None)
+            self._receipts.pop((folder, part), None)
+
+    def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        pass
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        return None
+
+    def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
+        return {part: receipt for (part_folder, part), receipt in self._receipts.items() if part_folder == folder}
+
+    def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
+        return Scan()  # memory loses no part
+
+    def stage_folders(self) -> list[str]:
+        return sorted({folder for folder, _ in self._receipts})
+
+    def clear(self) -> None:
+        for mapping in (self._parts, self._receipts, self._documents, self.made):
+            mapping.clear()
+
+    def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        return contextlib.nullcontext(lambda: None)  # no other run can write into this process
+
+    def get_document(self, name: str) -> Document | None:
+        return self._documents.get(name)
+
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
+        self._documents[name] = dict(content)
+
+    def remove(self, name: str) -> None:
+        self._documents.pop(name, None)
+        self.drop_many(name, self.parts(name))

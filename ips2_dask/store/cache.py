@@ -19,8 +19,7 @@ class Cache:
     """A cache of arrays, least recently used first out, bounded in bytes.
 
     What every task of a stage looks at is pinned under a name, whatever its size: it stays, and does not count towards
-    the bound, until another array is pinned under that name. Otherwise a graph larger than the bound would be read
-    again, all partitions of it, by each task.
+    the bound, until another array is pinned under that name. Else each task would read all of a large graph again.
     """
 
     def __init__(self) -> None:
@@ -36,17 +35,8 @@ class Cache:
     ) -> Value:
         """The value of a key; where there is none, one of the threads that ask makes it while the others wait.
 
-        Parameters
-        ----------
-        key : tuple
-        make : callable
-            Returns the value.
-        size : callable
-            The bytes of a value.
-        more : int
-            Bytes that may be kept beyond ``limit``.
-        pin : str
-            The name to pin the value under; empty for a value that is not pinned.
+        ``size`` gives the bytes of a value, of which ``more`` than `limit` may be kept. ``pin`` is the name to pin it
+        under, empty for a value that is not pinned.
         """
         with self._lock:
             if key in self._entries:

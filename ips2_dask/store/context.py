@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.kernels.metrics import METRICS, Metric
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import MemoryStore, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.integrity import Facts, Receipt, missing_receipt
-from ips2_dask.store.memory_store import MemoryStore
-from ips2_dask.store.remote import is_remote
-from ips2_dask.store.side_by_side import side_by_side
-from ips2_dask.typing import AnyArray
+from ips2_dask.store.remote import is_remote, side_by_side
+from ips2_dask.typing import AnyArray, Int32, Int64, Integer
 
 Value = TypeVar("Value")
 
@@ -35,47 +32,21 @@ PINNED = frozenset({("ingest", "distinct"), ("neighbors", "whole"), ("assemble",
 
 @dataclasses.dataclass
 class Context:
-    """Everything that a task may read.
-
-    Attributes
-    ----------
-    store : Store
-    params : Params
-    bounds : (n_partitions + 1,) int
-        Partition b holds the samples bounds[b] .. bounds[b + 1] - 1.
-    n_features : int
-    choices : Choices
-    folders : dict
-        Folder of each stage, named by its key.
-    facts : dict
-        Facts of each finished stage: sizes, counts, warnings.
-    threads : int
-        Threads that one task may use.
-    source : Source, optional
-        The input, for the ingest stage.
-    generation : int
-        Number that grows when a stage that was computed again has given other bytes; it is part of the cache's keys.
-    there : frozenset of str, optional
-        Names of the parts of the stage that may be finished; None where each task looks for its own.
-    kept : int
-        Bytes that the cache may keep beyond its limit.
-    clustered_only : bool
-        Whether the user's numbers of samples, and what is said of rows, are of the rows that were clustered alone.
-    """
+    """Everything that a task may read."""
 
     store: Store
     params: Params
-    bounds: tuple[int, ...]
+    bounds: tuple[int, ...]  # partition b holds the samples bounds[b] .. bounds[b + 1] - 1
     n_features: int
     choices: Choices
-    folders: dict[str, str] = dataclasses.field(default_factory=dict)
-    facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    threads: int = 1
-    source: Any = None
-    generation: int = 0
-    there: frozenset[str] | None = None
-    kept: int = 0
-    clustered_only: bool = False
+    folders: dict[str, str] = dataclasses.field(default_factory=dict)  # of each stage, named by its key
+    facts: dict[str, Facts] = dataclasses.field(default_factory=dict)  # of each finished stage
+    threads: int = 1  # that one task may use
+    source: Any = None  # the input, for the ingest stage
+    generation: int = 0  # grows when a stage that was computed again has given other bytes; part of the cache's keys
+    there: frozenset[str] | None = None  # parts of the stage that may be finished; None: each task looks for its own
+    kept: int = 0  # bytes that the cache may keep beyond its limit
+    clustered_only: bool = False  # whether rows, and users' numbers, are those of the rows that were clustered alone
 
     @property
     def m(self) -> int:
@@ -94,7 +65,7 @@ class Context:
 
     @property
     def exponent(self) -> int:
-        """The e of the power of two 2^e that samples were divided by; runs of earlier versions had none."""
+        """The e of the power of two 2^e that samples were divided by."""
         return int(self.facts.get("ingest", {}).get("exponent", 0))
 
     @property
@@ -106,7 +77,7 @@ class Context:
         """First sample of partition b, and one past its last."""
         return self.bounds[b], self.bounds[b + 1]
 
-    def owner(self, samples: NDArray[np.integer]) -> NDArray[np.int64]:
+    def owner(self, samples: Integer) -> Int64:
         """The partition of each sample."""
         return np.searchsorted(self.bounds, samples, side="right") - 1
 
@@ -117,10 +88,7 @@ class Context:
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
         pin = f"{stage} {name}" if (stage, part) in PINNED else ""
-        array: AnyArray = cache.get(
-            key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, pin
-        )
-        return array
+        return cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, pin)
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
         """One stored array, read past the cache: an array that is needed once shall displace none that is needed again.
@@ -142,15 +110,21 @@ class Context:
         if "bounds" in facts:
             self.bounds = tuple(facts["bounds"])
 
+    # ---- the samples
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether a sharded graph has renumbered the samples."""
+        return "bounds" in self.facts.get("neighbors", {})
+
     @property
     def samples_stage(self) -> str:
         """The stage whose ``samples`` are in the numbering of the partitions."""
-        return "neighbors" if "bounds" in self.facts.get("neighbors", {}) else "ingest"
+        return "neighbors" if self._is_sharded else "ingest"
 
     @property
-    def samples_prefix(self) -> str:
-        """Prefix of the names of the parts of `samples_stage`."""
-        return "samples-" if self.samples_stage == "neighbors" else self._ingested
+    def _samples_prefix(self) -> str:
+        return "samples-" if self._is_sharded else self._ingested
 
     @property
     def _ingested(self) -> str:
@@ -158,44 +132,31 @@ class Context:
 
     def samples_of(self, b: int) -> AnyArray:
         """X of partition b: (rows, f) float32, cached."""
-        return self.read(self.samples_stage, self.samples_prefix + part_name(b), "samples")
+        return self.read(self.samples_stage, self._samples_prefix + part_name(b), "samples")
 
     def ingested(self, b: int) -> AnyArray:
         """X of partition b of the ingest, (rows, f) float32, cached; a sharded graph replaces these partitions."""
         return self.read("ingest", self._ingested + part_name(b), "samples")
 
-    def samples(self, rows: NDArray[np.integer]) -> AnyArray:
+    def samples(self, rows: Integer) -> AnyArray:
         """X at sorted samples: (n, f) float32."""
-        return self.rows_of(self.samples_stage, "samples", rows, self.samples_prefix)
+        return self.rows_of(self.samples_stage, "samples", rows, self._samples_prefix)
 
     def all_samples(self) -> AnyArray:
         """The whole of X in this process, cached."""
-        stage = self.samples_stage
         size = 4 * self.m * self.n_features
-        X: AnyArray = self.cached(stage, "X", lambda: self.samples(np.arange(self.m)), size, "samples")
-        return X
+        return self.cached(self.samples_stage, "X", lambda: self.samples(np.arange(self.m)), size, "samples")
 
-    def order(self) -> NDArray[np.int32] | None:
-        """The user's number of each sample, or None where that is the run's own: (m,) int32.
+    # ---- which rows of the input they are
+    #
+    # Where rows are fewer samples (`merged`), the ingest stores ``firsts`` and ``place``: a run in core whole, one in
+    # chunks by partition (`rows_by_partition`). A sharded graph stores the ``order`` of its samples by partition, and
+    # in chunks ``firsts`` and ``copies`` in that order too.
 
-        That of the first of equal rows, where they are one sample.
-        """
-        if self.rows_by_partition:
-            return self._among_clustered(self._all_of_rows("firsts"))
-        firsts = np.asarray(self.read("ingest", "distinct", "firsts")) if self.merged else None
-        if firsts is not None:
-            firsts = self._among_clustered(firsts)
-        if self.samples_stage == "ingest":
-            return firsts
-        order = self._sharded_order()
-        return order if firsts is None else firsts[order]
-
-    def _among_clustered(self, rows: AnyArray) -> AnyArray:
-        """Rows of the input by their numbers among those that were clustered, where these alone are asked for."""
-        if not self.clustered_only:
-            return rows
-        among: AnyArray = np.searchsorted(self.clustered_rows(), rows)
-        return among
+    @property
+    def merged(self) -> bool:
+        """Whether the samples are fewer than the rows of the input: equal rows are one, or incomplete ones none."""
+        return "bounds" in self.facts.get("ingest", {})
 
     @property
     def rows_by_partition(self) -> bool:
@@ -213,25 +174,55 @@ class Context:
     @property
     def _row_parts(self) -> tuple[str, str]:
         """Stage and prefix of the parts that hold ``firsts`` and ``copies`` of a partition's samples."""
-        return ("ingest", DISTINCT) if self.samples_stage == "ingest" else ("neighbors", ORDER)
+        return ("neighbors", ORDER) if self._is_sharded else ("ingest", DISTINCT)
 
-    def _all_of_rows(self, name: str) -> AnyArray:
-        """``firsts`` or ``copies`` of all samples, of a run that stores them by partition: (m,)."""
-        stage, prefix = self._row_parts
+    def _of_samples(self, stage: str, prefix: str, name: str, size: int, pin: str = "") -> AnyArray:
+        """An array of all samples that is stored by partition: (m,), cached."""
 
         def make() -> AnyArray:
             parts = [prefix + part_name(b) for b in range(self.n_partitions)]
             return np.concatenate(list(self.store.read_many(self.folders[stage], parts, name)))
 
-        values: AnyArray = self.cached(stage, f"{name}-of-samples", make, 8 * self.m)
-        return values
+        return self.cached(stage, f"{name}-of-samples", make, size * self.m, pin)
 
-    def copies_at(self, samples: NDArray[np.integer]) -> NDArray[np.integer]:
-        """How many rows ascending samples stand for, of a run that stores this by partition: (samples,) int32."""
-        stage, prefix = self._row_parts
-        return self.rows_of(stage, "copies", samples, prefix)
+    def order(self) -> Int32 | None:
+        """The user's number of each sample, or None where that is the run's own: (m,) int32.
 
-    def distinct_places(self, low: int = 0, high: int | None = None) -> NDArray[np.int32]:
+        That of the first of equal rows, where they are one sample.
+        """
+        if self.rows_by_partition:
+            return self._among_clustered(self._of_samples(*self._row_parts, "firsts", 8))
+        order = self._of_samples("neighbors", ORDER, "order", 4, "order") if self._is_sharded else None
+        if not self.merged:
+            return order
+        firsts = self._among_clustered(np.asarray(self.read("ingest", "distinct", "firsts")))
+        return firsts if order is None else firsts[order]
+
+    def user_numbers(self, b: int) -> Integer:
+        """The user's number of each sample of partition b: (rows,), see `order`."""
+        if self.rows_by_partition:
+            stage, prefix = self._row_parts
+            return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
+        order = self.order() if self.merged else None
+        return self.distinct_numbers(b) if order is None else order[slice(*self.span(b))]
+
+    def distinct_numbers(self, b: int) -> Integer:
+        """The number of each sample of partition b among the distinct ones, as the ingest has them: (rows,)."""
+        if not self._is_sharded:
+            return np.arange(*self.span(b))
+        return np.asarray(self.read("neighbors", ORDER + part_name(b), "order"))
+
+    def place(self) -> Integer | None:
+        """The run's number of each row of the input, -1 for one left out, or None where that is its own: (rows,)."""
+        distinct = self.distinct_places() if self.merged else None
+        if distinct is not None and self.clustered_only:
+            distinct = distinct[distinct >= 0]
+        if not self._is_sharded:
+            return distinct
+        rank = np.argsort(self._of_samples("neighbors", ORDER, "order", 4, "order"))
+        return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
+
+    def distinct_places(self, low: int = 0, high: int | None = None) -> Int32:
         """The distinct sample that rows low .. high - 1 of the input are, -1 for one left out, where rows are merged.
 
         Of a run that stores them by partition no others are read.
@@ -247,72 +238,31 @@ class Context:
             found.append(self.store.read_rows(folder, PLACE + part_name(b), "place", *rows))
         return np.concatenate(found)
 
-    def _sharded_order(self) -> NDArray[np.int32]:
-        """The number of each sample of a sharded run before its shards renumbered it: (m,) int32."""
-        if not self._is_order_by_partition:
-            return np.asarray(self.read("neighbors", "whole", "order"))
+    def clustered_rows(self) -> Integer:
+        """Rows of the input that were clustered, ascending, where some may not have been."""
+        return np.flatnonzero(self.distinct_places() >= 0)
 
-        def make() -> NDArray[np.int32]:
-            parts = [ORDER + part_name(b) for b in range(self.n_partitions)]
-            return np.concatenate(list(self.store.read_many(self.folders["neighbors"], parts, "order")))
+    def _among_clustered(self, rows: AnyArray) -> AnyArray:
+        """Rows of the input by their numbers among those that were clustered, where these alone are asked for."""
+        return np.searchsorted(self.clustered_rows(), rows) if self.clustered_only else rows
 
-        order: NDArray[np.int32] = self.cached("neighbors", "order", make, 4 * self.m, "order")
-        return order
-
-    @property
-    def _is_order_by_partition(self) -> bool:
-        """Whether a sharded run's ``order`` lies in parts; earlier versions stored it whole."""
-        return bool(self.facts["neighbors"].get("order_by_partition"))
-
-    def user_numbers(self, b: int) -> NDArray[np.integer]:
-        """The user's number of each sample of partition b: (rows,), see `order`."""
-        low, high = self.span(b)
-        if self.rows_by_partition:
-            stage, prefix = self._row_parts
-            return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
-        if self.merged or (self.samples_stage == "neighbors" and not self._is_order_by_partition):
-            order = self.order()
-            return np.arange(low, high) if order is None else order[low:high]
-        if self.samples_stage == "ingest":
-            return np.arange(low, high)
-        return self.distinct_numbers(b)
-
-    def distinct_numbers(self, b: int) -> NDArray[np.integer]:
-        """The number of each sample of partition b among the distinct ones, as the ingest has them: (rows,)."""
-        if self.samples_stage == "ingest":
-            return np.arange(*self.span(b))
-        if not self._is_order_by_partition:
-            return self._sharded_order()[slice(*self.span(b))]
-        return np.asarray(self.read("neighbors", ORDER + part_name(b), "order"))
-
-    @property
-    def merged(self) -> bool:
-        """Whether the samples are fewer than the rows of the input: equal rows are one, or incomplete ones none."""
-        return "bounds" in self.facts.get("ingest", {})
-
-    def place(self) -> NDArray[np.integer] | None:
-        """The run's number of each row of the input, -1 for one left out, or None where that is its own: (rows,)."""
-        distinct = self.distinct_places() if self.merged else None
-        if distinct is not None and self.clustered_only:
-            distinct = distinct[distinct >= 0]
-        if self.samples_stage == "ingest":
-            return distinct
-        rank = np.argsort(self._sharded_order())
-        return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
-
-    def copies(self) -> NDArray[np.int64] | None:
+    def copies(self) -> Int64 | None:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
         if not self.merged:
             return None
         if self.rows_by_partition:
-            return self._all_of_rows("copies").astype(np.int64)
+            return self._of_samples(*self._row_parts, "copies", 8).astype(np.int64)
 
-        def make() -> NDArray[np.int64]:
+        def make() -> Int64:
             place = np.asarray(self.place())
             return np.bincount(place[place >= 0], minlength=self.m)
 
-        copies: NDArray[np.int64] = self.cached(self.samples_stage, "rows-of-samples", make, 8 * self.m)
-        return copies
+        return self.cached(self.samples_stage, "rows-of-samples", make, 8 * self.m)
+
+    def copies_at(self, samples: Integer) -> Integer:
+        """How many rows ascending samples stand for, of a run that stores this by partition: (samples,) int32."""
+        stage, prefix = self._row_parts
+        return self.rows_of(stage, "copies", samples, prefix)
 
     def by_row(self, values: AnyArray) -> AnyArray:
         """Values of samples for each row of the input; -1, NaN or False for a row that is left out."""
@@ -324,22 +274,14 @@ class Context:
             by_row[place < 0] = {"f": np.nan, "i": -1}.get(values.dtype.kind, 0)
         return by_row
 
-    def clustered_rows(self) -> NDArray[np.integer]:
-        """Rows of the input that were clustered, ascending, where some may not have been."""
-        return np.flatnonzero(self.distinct_places() >= 0)
+    # ---- receipts, and values made from arrays
 
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
     def finished(self, stage: str, part: int | str) -> Receipt:
-        """The receipt of a part of a stage that is finished.
-
-        Raises
-        ------
-        Damaged
-            Where the receipt is missing or damaged.
-        """
+        """The receipt of a part of a stage that is finished; raises ``Damaged`` where it is missing or damaged."""
         receipt, folder, name = self.receipt(stage, part), self.folders[stage], part_name(part)
         if receipt is None:
             raise missing_receipt(folder, name).error(str(self.store.location))
@@ -361,15 +303,8 @@ class Context:
     def cached(self, stage: str, name: str, make: Callable[[], Value], size: int, pin: str = "") -> Value:
         """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.
 
-        Parameters
-        ----------
-        stage, name : str
-            The stage, and the value's name within it.
-        make : callable
-        size : int
-            Bytes of the value.
-        pin : str
-            The name to pin it under in the cache, for what every task of a stage looks at.
+        ``name`` is the value's within the stage, ``size`` its bytes. What every task of a stage looks at is pinned in
+        the cache under a name.
         """
         name = f"{self.folders[stage]}/{name}"
         if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
@@ -379,9 +314,7 @@ class Context:
                 return self.store.made[name]
         return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, pin)
 
-    def rows_of(
-        self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "", *, remember: bool = True
-    ) -> AnyArray:
+    def rows_of(self, stage: str, name: str, samples: Integer, prefix: str = "", *, remember: bool = True) -> AnyArray:
         """Rows of a partitioned array for sorted samples, partition by partition; a few at a time behind a URL."""
         owners, read = self.owner(samples), self.read if remember else self.fetch
 

@@ -1,4 +1,4 @@
-"""Small text files of a run, on a local folder or any URL that fsspec knows, each written whole or not at all."""
+"""Files: a run's small text files, on a local folder or a URL, each written whole or not at all; and scratch files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+import numpy as np
 
 from ips2_dask.errors import BadInput, StoreFailure
-from ips2_dask.store.remote import delete_objects, deletes_many, is_remote, open_system, reaching
-from ips2_dask.store.side_by_side import WIDTH, side_by_side
+from ips2_dask.store.remote import WIDTH, delete_objects, deletes_many, is_remote, open_system, reaching, side_by_side
+from ips2_dask.typing import AnyArray
 
 Item = TypeVar("Item")
 
@@ -31,12 +33,7 @@ REFUSALS = {
 
 @contextlib.contextmanager
 def writing(where: str) -> Iterator[None]:
-    """Raise ``StoreFailure``, in one line, for errors of a full or read-only store within a block.
-
-    Raises
-    ------
-    StoreFailure
-    """
+    """Raise ``StoreFailure``, in one line, for errors of a full or read-only store within a block."""
     try:
         yield
     except OSError as error:
@@ -54,107 +51,95 @@ def writing(where: str) -> Iterator[None]:
 
 
 def below(root: str, name: str) -> str:
-    """The name of a file below a root, as it is.
-
-    Names come from documents of the run, too, which a stranger may have written.
-
-    Raises
-    ------
-    BadInput
-        Where it leads out of the root.
-    """
+    """The name of a file below a root, as it is; one that leads out of it, of a stranger's document, is refused."""
     if ".." in name.split("/") or name.startswith("/"):
         raise _leads_out(root, name)
     return name
 
 
 def _leads_out(root: str, name: str) -> BadInput:
-    return BadInput(
-        f"{root}/{name}",
-        "a name or link that leads out of the run directory",
-        "what is inside of it",
-        "files that are no part of a run could be read or removed",
-        "do not use this directory: no run has written it so",
-    )
+    found = "a name or link that leads out of the run directory"
+    allowed = "what is inside of it"
+    why = "files that are no part of a run could be read or removed"
+    return BadInput(f"{root}/{name}", found, allowed, why, "do not use this directory: no run has written it so")
 
 
-class Files(Protocol):
+class Files:
     """Text files by relative name under one root."""
 
-    root: str
-
-    def make_root(self) -> bool:
-        """Make the root folder, where there are folders; returns whether it was missing."""
-        ...
-
-    def read(self, name: str) -> str | None:
-        """The text, or None where there is no such file; bytes that are no text become question marks."""
-        ...
-
-    def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of the files that exist."""
-        ...
-
-    def write(self, name: str, text: str) -> None:
-        """Write a whole file at once."""
-        ...
-
-    def write_many(self, texts: Mapping[str, str]) -> None:
-        """Write several whole files, by name."""
-        ...
-
-    def create(self, name: str, text: str) -> bool:
-        """Write a whole file unless it exists; returns whether it was written."""
-        ...
-
-    def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted; none where it is missing."""
-        ...
-
-    def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path below that folder."""
-        ...
-
-    def remove(self, name: str, first: Sequence[str] = ()) -> None:
-        """Remove a file or folder, if it exists; its files ``first`` go before others, the first of them alone."""
-        ...
-
-    def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files, those that exist."""
-        ...
-
-    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
-        """Remove several folders, those that exist, each given with the paths of all files below it."""
-        ...
-
-
-class LocalFiles:
-    """Files of a local folder: written aside, synced, renamed."""
+    width = WIDTH  # requests at a time
 
     def __init__(self, root: str) -> None:
         self.root = root
+
+    def make_root(self) -> bool:
+        """Make the root folder, where there are folders; returns whether it was missing."""
+        return False
+
+    def read(self, name: str) -> str | None:
+        """The text, or None where there is no such file; bytes that are no text become question marks."""
+        raise NotImplementedError
+
+    def read_many(self, names: Sequence[str]) -> dict[str, str]:
+        """The texts of the files that exist."""
+        texts = zip(names, side_by_side(self.read, names), strict=True)
+        return {name: text for name, text in texts if text is not None}
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file at once: a reader sees the old text or the new one."""
+        raise NotImplementedError
+
+    def write_many(self, texts: Mapping[str, str]) -> None:
+        """Write several whole files, by name."""
+        self._each(lambda item: self.write(*item), list(texts.items()))
+
+    def create(self, name: str, text: str) -> bool:
+        """Write a whole file unless it exists, and return whether it was written: only one of several succeeds."""
+        raise NotImplementedError
+
+    def names(self, folder: str) -> list[str]:
+        """Names in a folder, sorted; none where it is missing."""
+        raise NotImplementedError
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of every file below a folder, by its path below that folder."""
+        raise NotImplementedError
+
+    def remove(self, name: str, first: Sequence[str] = ()) -> None:
+        """Remove a file or folder, if it exists; its files ``first`` go before others, the first of them alone."""
+        raise NotImplementedError
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove several files, those that exist."""
+        self._each(self.remove, names)
+
+    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
+        """Remove several folders, those that exist, each given with the paths of all files below it."""
+        self._each(self.remove, list(contents))
+
+    def _each(self, function: Callable[[Item], None], items: Sequence[Item]) -> None:
+        """Call a function with each item, several at a time."""
+        for _ in side_by_side(function, items, self.width):
+            pass
+
+
+class LocalFiles(Files):
+    """Files of a local folder: written aside, synced, renamed."""
 
     def _at(self, name: str) -> Path:
         return Path(self.root, below(self.root, name))
 
     def make_root(self) -> bool:
-        """Make the root folder; returns whether it was missing."""
         missing = not Path(self.root).exists()
         with writing(self.root):
             Path(self.root).mkdir(parents=True, exist_ok=True)
         return missing
 
     def read(self, name: str) -> str | None:
-        """The text, or None where there is no such file."""
         try:
             return self._at(name).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-
-    def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of the files that exist."""
-        texts = zip(names, side_by_side(self.read, names), strict=True)
-        return {name: text for name, text in texts if text is not None}
 
     @contextlib.contextmanager
     def _aside(self, path: Path, text: str) -> Iterator[Path]:
@@ -173,17 +158,11 @@ class LocalFiles:
                     aside.unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
-        """Write aside, sync, rename: a reader sees the old text or the new one."""
         path = self._at(name)
         with self._aside(path, text) as aside:
             aside.replace(path)
 
-    def write_many(self, texts: Mapping[str, str]) -> None:
-        """Write several whole files, by name."""
-        _do(lambda item: self.write(*item), list(texts.items()))
-
     def create(self, name: str, text: str) -> bool:
-        """Write aside, sync, link: only one of several succeeds."""
         path = self._at(name)
         with self._aside(path, text) as aside:
             try:
@@ -206,14 +185,12 @@ class LocalFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted; none where it is missing."""
         try:
             return sorted(entry.name for entry in self._at(folder).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path below that folder."""
         sizes: dict[str, int] = {}
         folders = [(str(self._at(folder)), "")]
         while folders:
@@ -227,45 +204,31 @@ class LocalFiles:
         return sizes
 
     def remove(self, name: str, first: Sequence[str] = ()) -> None:
-        """As of `Files`; a link goes itself, and nothing goes by way of one."""
         path = self._at(name)
         if not path.parent.resolve().is_relative_to(Path(self.root).resolve()) and name:
             raise _leads_out(self.root, name)
         with writing(str(path)):
-            if path.is_dir() and not path.is_symlink():
+            if path.is_dir() and not path.is_symlink():  # a link goes itself, and nothing goes by way of one
                 for file in first:
                     (path / file).unlink(missing_ok=True)
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
 
-    def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files, those that exist."""
-        _do(self.remove, names)
 
-    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
-        """Remove several folders, those that exist."""
-        _do(self.remove, list(contents))
-
-
-class RemoteFiles:
+class RemoteFiles(Files):
     """Files behind a URL: one put each, which object stores make whole."""
 
     def __init__(self, root: str) -> None:
-        self.root = root.rstrip("/")
+        super().__init__(root.rstrip("/"))
         self._system, self._path = open_system(self.root)
-        # fsspec's filesystem in memory goes through its dictionary of files while other threads may change it
-        self._width = 1 if "memory" in self._system.protocol else WIDTH
-
-    def make_root(self) -> bool:
-        """Make nothing, and return False: a key's folders are part of its name."""
-        return False
+        if "memory" in self._system.protocol:  # it goes through its dictionary of files while other threads change it
+            self.width = 1
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{below(self.root, name)}".rstrip("/")
 
     def read(self, name: str) -> str | None:
-        """The text, or None where there is no such file."""
         try:
             with reaching(self.root):
                 return bytes(self._system.cat_file(self._at(name))).decode(errors="replace")
@@ -273,7 +236,6 @@ class RemoteFiles:
             return None
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of the files that exist, many requests at a time."""
         if not names:
             return {}
         names_by_path = {self._at(name).strip("/"): name for name in names}
@@ -287,16 +249,11 @@ class RemoteFiles:
         return texts
 
     def write(self, name: str, text: str) -> None:
-        """Write a whole file at once."""
         with reaching(self.root), writing(f"{self.root}/{name}"):
             try:
                 self._system.pipe_file(self._at(name), text.encode())
             except FileNotFoundError as error:  # not a missing object, which could be put: the bucket
                 raise OSError(str(error)) from None
-
-    def write_many(self, texts: Mapping[str, str]) -> None:
-        """Write several whole files, by name, many requests at a time."""
-        _do(lambda item: self.write(*item), list(texts.items()), self._width)
 
     def create(self, name: str, text: str) -> bool:
         """A conditional put where the store offers one; else a look, a put, and another look.
@@ -319,7 +276,6 @@ class RemoteFiles:
                 return self.read(name) == text
 
     def names(self, folder: str) -> list[str]:
-        """Names in a folder, sorted; none where it is missing."""
         try:
             with reaching(self.root):
                 paths = self._system.ls(self._at(folder), detail=False, refresh=True)
@@ -328,19 +284,17 @@ class RemoteFiles:
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path below that folder; a request lists a thousand files."""
         path = self._at(folder)
         self._system.invalidate_cache(path)
         try:
             with reaching(self.root):
-                infos = self._system.find(path, detail=True)
+                infos = self._system.find(path, detail=True)  # a request lists a thousand files
         except FileNotFoundError:
             return {}
         cut = len(path.strip("/")) + 1
         return {name.strip("/")[cut:]: int(info["size"]) for name, info in infos.items()}
 
     def remove(self, name: str, first: Sequence[str] = ()) -> None:
-        """As of `Files`."""
         for file in first[:1]:
             self.remove(f"{name}/{file}")
         self.remove_many([f"{name}/{file}" for file in first[1:]])  # the others' order a store does not promise
@@ -354,25 +308,17 @@ class RemoteFiles:
             return
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files, those that exist: by one request where the store offers it, else many at a time."""
         if not deletes_many(self._system):
-            _do(self.remove, names, self._width)
+            super().remove_many(names)
         elif names:
             with reaching(self.root), writing(self.root):
                 delete_objects(self._system, [self._at(name) for name in names])
 
     def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
-        """Remove several folders, those that exist; an object store need not be asked what is below them."""
-        if deletes_many(self._system):  # it has no folders, but objects
+        if deletes_many(self._system):  # it has no folders, but objects, and need not be asked which
             self.remove_many([f"{folder}/{name}" for folder, names in contents.items() for name in names])
         else:
-            _do(self.remove, list(contents), self._width)
-
-
-def _do(function: Callable[[Item], None], items: Sequence[Item], width: int = WIDTH) -> None:
-    """Call a function with each item, several at a time."""
-    for _ in side_by_side(function, items, width):
-        pass
+            super().remove_folders(contents)
 
 
 def open_files(root: str) -> Files:
@@ -396,3 +342,33 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial_file(path) as partial:
         partial.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+class RowFiles:
+    """Records of rows that come in any order, in a new folder's files by ranges of ``rows`` rows, taken range by range.
+
+    ``kind`` is the dtype of a record, with a field ``row``; ``count`` the number of those that were added.
+    """
+
+    def __init__(self, folder: Path, kind: np.dtype[np.void], rows: int) -> None:
+        folder.mkdir()
+        self._folder, self._kind, self._rows, self.count = folder, kind, rows, 0
+
+    def add(self, records: AnyArray) -> None:
+        """Append records (n,) to the files of their ranges."""
+        ranges = records["row"] // self._rows
+        order = np.argsort(ranges, kind="stable")
+        numbers, starts = np.unique(ranges[order], return_index=True)
+        for number, some in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            with (self._folder / str(number)).open("ab") as stream:
+                records[some].tofile(stream)
+        self.count += len(records)
+
+    def take(self, low: int) -> AnyArray:
+        """The records of the range that row ``low`` begins, in the order in which they came; their file is removed."""
+        path = self._folder / str(low // self._rows)
+        if not path.exists():
+            return np.empty(0, self._kind)
+        records = np.fromfile(path, self._kind)
+        path.unlink()
+        return records

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
 import google_crc32c
-import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import Damaged
 
@@ -28,7 +26,7 @@ class StoredArray(TypedDict):
     dtype: str
     rows: NotRequired[int]  # of a chunk
     metadata: NotRequired[int]  # CRC-32C of its ``zarr.json``
-    crc32c: NotRequired[list[int]]  # of each chunk's values
+    crc32c: NotRequired[list[int]]  # the checksum at the end of each chunk, which is that of its stored bytes
     bytes: NotRequired[list[int]]  # stored bytes of each chunk
 
 
@@ -48,17 +46,9 @@ OPEN = "0" * 8
 """Placeholder of the seal while its digest is computed."""
 
 
-def crc32c(octets: bytes | NDArray[np.generic]) -> int:
-    """CRC-32C of bytes, or of an array's bytes in C order."""
-    if isinstance(octets, np.ndarray):
-        octets = np.ascontiguousarray(octets).reshape(-1).view(np.uint8).view()
-        octets.flags.writeable = False  # the library takes nothing else
-        return int(google_crc32c.value(octets)) if octets.size else 0
+def crc32c(octets: bytes) -> int:
+    """CRC-32C of bytes."""
     return int(google_crc32c.value(octets))
-
-
-def _canonical(content: Mapping[str, object]) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def sealed(content: Mapping[str, object], indent: int | None = None) -> str:
@@ -91,34 +81,19 @@ def _with_seal(text: str, seal: str, other: str) -> str:
 
 def content_of(receipt: Receipt) -> str:
     """Digest of what a part's arrays hold, whichever attempt wrote them."""
-    described_arrays = {
-        name: [described["shape"], described["dtype"], described["crc32c"]]
-        for name, described in receipt["arrays"].items()
-    }
-    return hashlib.sha256(_canonical(described_arrays).encode()).hexdigest()[:16]
+    described = {name: [one["shape"], one["dtype"], one["crc32c"]] for name, one in receipt["arrays"].items()}
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """A document, part, array or chunk of a run directory that differs from what was written.
-
-    Attributes
-    ----------
-    folder, part : str
-        Where it is; a fault of a document has no part.
-    place : str
-        The path below the run directory.
-    found : str
-        How it differs.
-    array, chunk : str
-        Names of the array and the chunk; empty for a fault of neither.
-    """
+    """A document, part, array or chunk of a run directory that differs from what was written."""
 
     folder: str
-    part: str
-    place: str
-    found: str
-    array: str = ""
+    part: str  # empty for a fault of a document
+    place: str  # path below the run directory
+    found: str  # how it differs
+    array: str = ""  # empty for a fault of no array
     chunk: str = ""
 
     @property

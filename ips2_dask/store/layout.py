@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-FORMAT = 2
+FORMAT = 3
 """Version of the run directory; another one is refused."""
 
 STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
@@ -88,10 +88,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "firsts": Array("the first row of each of them, of a run with fewer samples than rows: (rows,) int64", True),
         "copies": Array("rows of the input that each of them stands for: (rows,) int32", True),
         "row_entries": Array("`firsts` and `copies` of `rows`: (rows, 2) int64", False, True),
-        "rank": Array("the run's number of each of the user's samples, kept by earlier versions: (m,) int32", True),
-        "by_cell": Array("samples by their nearest cell, kept by earlier versions: (m,) int32", True),
         "cell": Array("the cell that each became part of, where it had too few samples: (shards,) int32", True),
-        "shards": Array("the two nearest cells, kept by earlier versions: (m, 2) int32", True),
         "sources": Array("shards, or partitions, that each one gets samples or edges of: (n,) int32", True),
         "source_offsets": Array("where those of each begin: (shards + 1,) or (partitions + 1,) int64", True),
         "entries": Array("the user's number of each of `rows`, and its two cells: (rows, 3) int32", False, True),
@@ -118,7 +115,6 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "reverse_start": Array("where each sample's reverse list begins: (rows + 1,) int64", True),
         "reverse_centers": Array("the centres whose lists hold it, ascending: (rows max(k, 6)) int32", True),
         "reverse_columns": Array("its column in their lists: (rows max(k, 6)) uint8", True),
-        "copies": Array("rows of the input that each sample stands for, kept by earlier versions: (rows,) int32", True),
         "pairs": Array("active pairs (i, j), i <= j, whose first sample is in the partition: (pairs, 2) int32", True),
         "blocks": Array("distances inside each neighbourhood: (rows, k (k - 1) / 2) float32", False),
         "owned": Array("which subsets of each neighbourhood it owns, as bits: (rows, bytes) uint8", True),
@@ -190,15 +186,11 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float32", False),
         "component": Array("connected component of U of each sample, where there are several: (m,) int32", True),
         "follows": Array("sample whose label each takes, its own but for samples of islands: (m,) int32", True),
-        "labels": Array(
-            "cluster of each row of the input, counted by their first row, -1 for one left out: (rows,) int32", True
-        ),
+        "labels": Array("cluster of each row, counted by their first row, -1 for one left out: (rows,) int32", True),
         "certainty": Array("share of its own cluster, of each row of the input, or NaN: (rows,) float32", False),
         "left_out": Array("rows of the input that the tree of a density left out: (rows,) uint8, 1 where it did", True),
         "drawn": Array("samples that a tree is built on, in the run's numbering: (n,) int32", True),
-        "edges": Array(
-            "the tree's edges (a, b, length), ascending, a and b places in `drawn`: (n - 1, 3) float64", False
-        ),
+        "edges": Array("the tree's edges (a, b, length), a and b places in `drawn`: (n - 1, 3) float64", False),
         "shares": Array("shares of the clusters: (rows, c) float32", False),
         "indptr": Array("of U's rows by chunk, as CSR: where each begins, (rows + 1,) int32", True),
         "indices": Array("places of their columns among `touched`, ascending: (entries,) int32", True),
@@ -211,9 +203,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "pairwise_basis": Array("pairwise part of U times the basis of new samples: (m, d) float32", False),
         "high_order_basis": Array("high-order part of the same: (m, d) float32", False),
         "centroids": Array("mean of each cluster's points: (c, d) float64", False),
-        "products": Array(
-            "products of each sample's row of U with the mean row of each cluster: (m, c) float64", False
-        ),
+        "products": Array("each sample's row of U times the mean row of each cluster: (m, c) float64", False),
         "squares": Array("squared lengths of these mean rows: (c,) float64", False),
         "inertia": Array("the k-means objective of the best of some starts: (1,) float64", False),
     },

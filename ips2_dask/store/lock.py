@@ -49,6 +49,12 @@ def owner_of(files: Files) -> Owner | None:
     return content if whole else None
 
 
+def running(files: Files) -> str | None:
+    """Which run is at work in a directory, in words; None where there is none."""
+    owner = owner_of(files)
+    return _described(owner) if owner is not None and is_alive(owner) else None
+
+
 def is_alive(owner: Owner) -> bool:
     """Whether an owner may still be at work."""
     if owner["machine"] == _machine():
@@ -63,7 +69,7 @@ def _heartbeat_age(owner: Owner) -> float:
     return max(0.0, time.time() - float(owner["heartbeat"]))
 
 
-def describe(owner: Owner) -> str:
+def _described(owner: Owner) -> str:
     """An owner in words."""
     since = datetime.datetime.fromtimestamp(owner["since"], datetime.UTC).isoformat(timespec="seconds")
     return (
@@ -82,13 +88,7 @@ class Held:
         self._thread = threading.Thread(target=self._beat, name="ips2-heartbeat", daemon=True)
 
     def acquire(self) -> None:
-        """Take the lock, from a dead owner if need be.
-
-        Raises
-        ------
-        BadInput
-            Where its owner is alive.
-        """
+        """Take the lock, from a dead owner if need be; raises ``BadInput`` where its owner is alive."""
         with _one_at_a_time(self._location):
             for _ in range(3):  # another one may have been faster where `_one_at_a_time` can't hold it
                 if self._files.create(NAME, sealed(self._owner)):
@@ -112,12 +112,7 @@ class Held:
                 self._files.remove(NAME)
 
     def check(self) -> None:
-        """Raise where another run has taken the lock.
-
-        Raises
-        ------
-        StoreFailure
-        """
+        """Raise ``StoreFailure`` where another run has taken the lock."""
         if self._lost:
             raise StoreFailure(
                 f"{self._location}: found that another run has taken this directory over, because this one gave no "
@@ -140,13 +135,7 @@ class Held:
 
 @contextlib.contextmanager
 def lock(files: Files, location: str) -> Iterator[Held]:
-    """Hold a directory's lock while the block lasts, however it ends.
-
-    Raises
-    ------
-    BadInput
-        Where another run that is alive holds it.
-    """
+    """Hold a directory's lock while the block lasts; raises ``BadInput`` where a run that is alive holds it."""
     own = Held(files, location)
     own.acquire()
     try:
@@ -160,7 +149,7 @@ def _refusal(location: str, owner: Owner) -> BadInput:
     if owner["machine"] != _machine():
         remedy += f" (if that process is dead, its lock is broken {STALE:.0f} s after its last heartbeat)"
     return BadInput(
-        location, f"a run that is going on ({describe(owner)})", "one run at a time", "both would write there", remedy
+        location, f"a run that is going on ({_described(owner)})", "one run at a time", "both would write there", remedy
     )
 
 

@@ -1,14 +1,16 @@
-"""Stores behind a URL: filesystems opened with few requests, and their failures as errors of one line."""
+"""Stores behind a URL: filesystems opened with few requests, many at a time, and their failures in one line."""
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import fsspec
@@ -17,10 +19,39 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput, Unreachable
-from ips2_dask.store.side_by_side import WIDTH, side_by_side
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WIDTH = 32
+"""Requests of one process at a time: an object store answers each after some 25 ms, however many are under way."""
+
+
+def side_by_side(function: Callable[[Item], Result], items: Sequence[Item], width: int = WIDTH) -> Iterator[Result]:
+    """The results of a function that mostly waits, in the order of the items.
+
+    At most ``width`` calls run at once, in threads, and at most as many results wait for the caller, who may so add up
+    arrays without ever holding all of them. After the first error in the order of the items no other call begins.
+    """
+    if len(items) < 2:
+        yield from map(function, items)
+        return
+    waiting: collections.deque[Future[Result]] = collections.deque()
+    with ThreadPoolExecutor(min(width, len(items)), thread_name_prefix="ips2-store") as pool:
+        try:
+            for item in items:
+                if len(waiting) == width:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
 
 EXTRAS = {"s3": "s3", "s3a": "s3"}
 """The extra of this package that brings a protocol."""
@@ -55,10 +86,7 @@ def full_place(place: str | os.PathLike[str]) -> str:
 def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSystem, str]:
     """The filesystem of a URL and the path in it; credentials come from where its own tools look for them.
 
-    Raises
-    ------
-    BadInput
-        Where the package of that protocol is missing, or the URL itself holds credentials.
+    Raises ``BadInput`` where the package of that protocol is missing, or the URL itself holds credentials.
     """
     check_url(url)
     options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
@@ -81,13 +109,7 @@ def deletes_many(system: AbstractFileSystem) -> bool:
 
 
 def delete_objects(system: AbstractFileSystem, paths: Sequence[str]) -> None:
-    """Delete objects of an S3 store by one request for each thousand; those that are not there are passed over.
-
-    Raises
-    ------
-    Exception
-        Of the filesystem, where an object is not deleted.
-    """
+    """Delete objects of an S3 store by one request for each thousand; those that are not there are passed over."""
 
     def delete(first: int) -> list[str]:
         keys = {system.split_path(path)[1]: path for path in paths[first : first + MOST_DELETED]}
@@ -101,7 +123,7 @@ def delete_objects(system: AbstractFileSystem, paths: Sequence[str]) -> None:
             system.rm_file(path)
 
 
-def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> FsspecStore:
+def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> Any:
     """A Zarr store of a URL, of a given class: a `FreshStore` is under a name that nobody has used before."""
     system, path = open_system(url, asynchronous=True)
     if not system.async_impl:
@@ -111,38 +133,53 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
     return kind(system, path=path, read_only=read_only)
 
 
-class FreshStore(FsspecStore):
-    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none.
+class Recording:
+    """What the stores that are written to add to Zarr's: size and end of what was written under each key.
 
-    Attributes
-    ----------
-    sizes : dict
-        Bytes of each key that was written.
+    The end is a chunk's checksum, four bytes, or the whole of metadata.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.sizes: dict[str, int] = {}
-        self._documents: dict[str, Buffer] = {}
+        self.written: dict[str, tuple[int, bytes]] = {}
+
+    async def set(self, key: str, value: Buffer, *rest: Any) -> None:
+        """Write a value."""
+        self.record(key, value)
+        await super().set(key, value, *rest)  # type: ignore[misc]
+
+    def record(self, key: str, value: Buffer) -> None:
+        """Keep the size and the end of a value."""
+        self.written[key] = len(value), (value if _is_metadata(key) else value[-4:]).to_bytes()
+
+
+def _is_metadata(key: str) -> bool:
+    return key.rsplit("/", 1)[-1] == "zarr.json"
+
+
+class FreshStore(Recording, FsspecStore):
+    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._pending: list[asyncio.Task[None]] = []
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The metadata that were written under a key; None for a chunk, which is always written whole."""
-        del prototype, byte_range
-        return self._documents.get(key)
+        del byte_range
+        return prototype.buffer.from_bytes(self.written[key][1]) if await self.exists(key) else None
 
     async def exists(self, key: str) -> bool:
         """Whether metadata were written under a key."""
-        return key in self._documents
+        return _is_metadata(key) and key in self.written
 
-    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        """Write a value; metadata are kept, and written while chunks are, which need not wait for them."""
-        self.sizes[key] = len(value)
-        if key.rsplit("/", 1)[-1] == "zarr.json":
-            self._documents[key] = value
-            self._pending.append(asyncio.create_task(super().set(key, value, byte_range)))
-        else:
-            await super().set(key, value, byte_range)
+    async def set(self, key: str, value: Buffer, *rest: Any) -> None:
+        """Write a value; metadata are written while chunks are, which need not wait for them."""
+        if not _is_metadata(key):
+            await super().set(key, value, *rest)
+            return
+        self.record(key, value)
+        self._pending.append(asyncio.create_task(FsspecStore.set(self, key, value, *rest)))
 
     async def await_writes(self) -> None:
         """Wait until all metadata are written."""
@@ -152,13 +189,7 @@ class FreshStore(FsspecStore):
 
 
 def check_url(url: str) -> None:
-    """Refuse a URL that holds credentials.
-
-    Raises
-    ------
-    BadInput
-        Whose text does not repeat them.
-    """
+    """Refuse a URL that holds credentials; the message does not repeat them."""
     for link in url.split("::"):
         parts = urlsplit(link)
         signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in PLAIN_QUERIES]
@@ -193,12 +224,7 @@ def reaching(url: str) -> Iterator[None]:
 
 
 def check_answer(url: str, error: Exception) -> None:
-    """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other.
-
-    Raises
-    ------
-    Unreachable
-    """
+    """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other."""
     if isinstance(error, BadInput | FileNotFoundError):
         return
     if isinstance(error, PermissionError):
@@ -228,23 +254,13 @@ def _text_of(error: BaseException) -> str:
 def _no_package(url: str, error: ImportError) -> BadInput:
     protocol = _protocol(url)
     package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
-    return BadInput(
-        plain(url),
-        f"a URL whose protocol needs a package that is not installed ({error})",
-        "a path, or a URL that fsspec can open here",
-        "there would be no way to it",
-        f"pip install {package}",
-    )
+    found, why = f"a URL whose protocol needs a package that is not installed ({error})", "there would be no way to it"
+    return BadInput(plain(url), found, "a path, or a URL that fsspec can open here", why, f"pip install {package}")
 
 
 def _no_protocol(url: str, error: ValueError) -> BadInput:
-    return BadInput(
-        plain(url),
-        f"a URL that can't be opened ({' '.join(str(error).split())[:200]})",
-        "a URL that fsspec knows: s3://, gs://, az://, https:// ...",
-        "there would be no way to it",
-        "correct it",
-    )
+    found, why = f"a URL that can't be opened ({' '.join(str(error).split())[:200]})", "there would be no way to it"
+    return BadInput(plain(url), found, "a URL that fsspec knows: s3://, gs://, az://, https:// ...", why, "correct it")
 
 
 def _access_denied(url: str, error: BaseException) -> Unreachable:

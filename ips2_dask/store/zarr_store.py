@@ -19,8 +19,8 @@ from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store import lock
-from ips2_dask.store.arrays import chunks_of, faults_of, files_of, read_rows, read_whole, write_group
-from ips2_dask.store.base import Parts
+from ips2_dask.store.arrays import faults_of, files_of, read_rows, write_group
+from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import (
     Document,
@@ -34,8 +34,7 @@ from ips2_dask.store.integrity import (
     sealed,
 )
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
-from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching, side_by_side
 from ips2_dask.typing import AnyArray
 
 OWNER = "ips2_dask"
@@ -57,7 +56,7 @@ PLAIN = re.compile(r"\w[\w.-]*")
 """Names of attempts and arrays."""
 
 
-class ZarrStore:
+class ZarrStore(Store):
     """Parts as Zarr v3 groups under a local folder or a URL. Picklable: a worker opens it again by its location."""
 
     def __init__(self, place: str | Path) -> None:
@@ -88,16 +87,11 @@ class ZarrStore:
         return marked or (manifest is not None and {"format", "created"} <= set(manifest))
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
-        """The receipt of a finished part, or None."""
         receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
         self.cache_receipt(folder, part, receipt)
         return receipt
 
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
-        """The receipts of those of the parts that are finished, by name, many requests at a time.
-
-        ``cached`` ones are taken as they are: of parts that this process has seen, and not dropped since.
-        """
         parts = list(parts)
         known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
         names = {part: f"{folder}/{part}.json" for part in parts if part not in known}
@@ -110,19 +104,16 @@ class ZarrStore:
         return {part: known[part] for part in parts if part in known}
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
-        """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
         self._receipts.pop((folder, part), None)
         if receipt is not None and is_remote(self._root):
             self._receipts[folder, part] = receipt
 
     def listed(self, folder: str) -> frozenset[str] | None:
-        """Names of the parts that may be finished, from one request; None for a local store."""
         if not is_remote(self._root):
             return None
         return frozenset(name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name))
 
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
-        """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
         return self.receipts(folder, parts, cached)
 
@@ -142,11 +133,6 @@ class ZarrStore:
         try:
             with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
-                sizes = (
-                    {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
-                )
-            for name, one in described.items():
-                one.setdefault("bytes", [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)])
             receipt: Receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
         except StoreFailure:
@@ -162,40 +148,20 @@ class ZarrStore:
         return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
-        """One array of a finished part, checked against its receipt.
-
-        Raises
-        ------
-        Damaged
-            Where the part, a chunk or a byte of it is not what the receipt says.
-        """
-        return self._checked(folder, part, name, read_whole)
+        return self._checked(folder, part, name)
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        """Rows low .. high - 1 of one array of a finished part, each chunk that they touch checked.
-
-        Raises
-        ------
-        Damaged
-            Where a chunk is missing or is not what was written.
-        """
-        return self._checked(folder, part, name, read_rows, low, high)
+        return self._checked(folder, part, name, low, high)
 
     def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
-        """One array of each of several finished parts, in their order, a few of them read ahead.
-
-        Raises
-        ------
-        Damaged
-            As of `read`.
-        """
         return side_by_side(lambda part: self.read(folder, part, name), parts)
 
-    def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
+    def _checked(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
 
         def array(receipt: Receipt) -> AnyArray:
-            return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
+            place = f"{self._root}/{folder}/{receipt['attempt']}/{name}"
+            return read_rows(place, receipt["arrays"][name], low, high, kind)
 
         cached = self._receipts.get((folder, part))
         if cached is not None:
@@ -221,10 +187,6 @@ class ZarrStore:
         return array(receipt)  # the array is sound: only the first reading failed
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte.
-
-        Otherwise receipts, files and their sizes are checked, from one listing of the folder.
-        """
         result = Scan(self.parts(folder))
         if parts is None and not result.receipts:
             return result
@@ -243,7 +205,11 @@ class ZarrStore:
                 fault = "the receipt is not that of the finished stage"
                 faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
             attempt_sizes = sizes.get(receipt["attempt"], {})
-            faults += self._group_faults(folder, part, receipt, attempt_sizes, deep)
+            group = f"{folder}/{receipt['attempt']}/zarr.json"
+            if "zarr.json" not in attempt_sizes:
+                faults.append(Fault(folder, part, group, "is missing"))
+            elif deep and crc32c((self.files.read(group) or "").encode()) != receipt["group"]:
+                faults.append(Fault(folder, part, group, "is not what was written"))
             for name in receipt["arrays"]:
                 faults += self._faults(folder, part, name, receipt, attempt_sizes, deep)
             return faults
@@ -259,16 +225,6 @@ class ZarrStore:
                     result.octets += sum(described["bytes"])
         return result
 
-    def _group_faults(
-        self, folder: str, part: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
-    ) -> list[Fault]:
-        where = f"{folder}/{receipt['attempt']}/zarr.json"
-        if "zarr.json" not in sizes:
-            return [Fault(folder, part, where, "is missing")]
-        if deep and crc32c((self.files.read(where) or "").encode()) != receipt["group"]:
-            return [Fault(folder, part, where, "is not what was written")]
-        return []
-
     def _faults(
         self, folder: str, part: str, name: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
     ) -> list[Fault]:
@@ -283,15 +239,10 @@ class ZarrStore:
         faults = faults_of(f"{self._root}/{where}", described, metadata, array_sizes, deep)
         return [Fault(folder, part, where, text, name, chunk) for chunk, text in faults]
 
-    def rename(self, folder: str, part: str, name: str) -> None:
-        """Give a finished part another name: its receipt moves, its arrays stay."""
-        self.rename_many(folder, {part: name})
-
     def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
-        """Give finished parts other names, by their old ones: receipts move, arrays stay.
+        """Receipts move, arrays stay; every receipt has its new name before one of them loses its old one.
 
-        A part that is not there is passed over, so that a run which was stopped on the way can do the same again. Every
-        receipt has its new name before one of them loses its old one.
+        A part that is not there is passed over, so that a run which was stopped on the way can do the same again.
         """
         receipts, texts = self._cached_or_read(folder, self._listed_among(folder, names))
         texts |= {part: sealed(receipt) for part, receipt in receipts.items()}
@@ -318,12 +269,8 @@ class ZarrStore:
         listed = self.listed(folder) if len(parts) > 1 else None
         return [part for part in parts if listed is None or part in listed]
 
-    def drop(self, folder: str, part: str) -> None:
-        """Remove a part, receipt first; arrays that a renamed part has taken over stay."""
-        self.drop_many(folder, [part])
-
     def drop_many(self, folder: str, parts: Iterable[str]) -> None:
-        """Remove parts, those that are there: all receipts first, then the arrays, unless a renamed part has them.
+        """All receipts go first, then the arrays, unless a renamed part has them.
 
         A part without a receipt is not there; arrays of one that was not finished are left to `ips2 verify --gc`.
         """
@@ -333,35 +280,24 @@ class ZarrStore:
             self.cache_receipt(folder, part, None)
         self.files.remove_many([f"{folder}/{part}.json" for part in (*receipts, *texts)])
         receipts |= {part: receipt for part, text in texts.items() if (receipt := _receipt(text)) is not None}
-        self.files.remove_folders(
-            {
-                f"{folder}/{receipt['attempt']}": files_of(receipt["arrays"])
-                for part, receipt in receipts.items()
-                if receipt["attempt"].rpartition(".")[0] == part
-            }
-        )
+        own = [receipt for part, receipt in receipts.items() if receipt["attempt"].rpartition(".")[0] == part]
+        self.files.remove_folders({f"{folder}/{one['attempt']}": files_of(one["arrays"]) for one in own})
 
     def stage_folders(self) -> list[str]:
-        """Names of the folders of all stages, of earlier runs too."""
         return [name for name in self.files.names("") if FOLDER.fullmatch(name)]
 
     def clear(self) -> None:
-        """Remove everything that runs have written, the mark of a run directory last; nothing else is touched."""
-        for name in ("manifest.json", *self.stage_folders(), "zarr.json"):
+        for name in ("manifest.json", *self.stage_folders(), "zarr.json"):  # the mark of a run last
             self.remove(name)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Callable[[], None]]:
-        """Lock out other runs for a block; gives a function that raises where another run has taken the lock.
-
-        A root that was made for the lock and is empty afterwards is removed.
-        """
         is_new = self.files.make_root()
         try:
             with lock.lock(self.files, self._root) as holding:
                 yield holding.check
         finally:
-            if is_new and not self.files.names(""):
+            if is_new and not self.files.names(""):  # it was made for the lock
                 self.files.remove("")
 
     def document(self, name: str) -> tuple[Document | None, bool]:
@@ -369,19 +305,16 @@ class ZarrStore:
         return opened(self.files.read(name))
 
     def get_document(self, name: str) -> Document | None:
-        """A JSON document of the run, or None where it is missing or damaged."""
         content, whole = self.document(name)
         return content if whole else None
 
     def put_document(self, name: str, content: Mapping[str, object]) -> None:
-        """Write a JSON document of the run, whole."""
         self.files.write(name, sealed(content, indent=1))
 
     def remove(self, name: str) -> None:
-        """Remove a document or a folder; of a stage's folder first what says that something in it is finished.
+        """Of a stage's folder what says that something in it is finished goes first.
 
-        Else one that is removed in part, when the process is killed, would have a stage that is finished, or receipts,
-        of arrays that are gone.
+        Else one that is removed in part, when the process is killed, would have receipts of arrays that are gone.
         """
         self._receipts.clear()
         first: list[str] = []

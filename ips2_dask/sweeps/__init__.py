@@ -12,15 +12,13 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.cluster_choice import needed_bytes
-from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import GivenMatrix, open_inputs, prepare
-from ips2_dask.pipeline.run import on_client, run_each
+from ips2_dask.pipeline.prepare import GivenMatrix, check_machines, open_inputs, prepare
+from ips2_dask.pipeline.run import needed_bytes, on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
 from ips2_dask.readers.text_format import TextFormat
-from ips2_dask.runs.directory import check_directory
+from ips2_dask.runs.maintenance import check_directory
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import grid
 from ips2_dask.sweeps.judge import judged

@@ -105,7 +105,8 @@ class Point:
         content = store.get_document(f"{_FOLDER}/point-{name}.json")
         if content is None or content["asked"] != settings.as_dict():
             return None
-        return cls(name, Run(store, content["manifest"]).params, *(content[field] for field in _STORED))
+        params = Params(**content["manifest"]["params"])
+        return cls(name, params, *(content[field] for field in _STORED))
 
     def write(self, store: ZarrStore, settings: JudgeSettings) -> None:
         """Store the point for later calls."""

@@ -18,8 +18,8 @@ from ips2_dask.clusters import kubernetes, load
 from ips2_dask.clusters.connect import executor, with_least_workers
 from ips2_dask.clusters.waiting import Present, wait_for_workers
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.pipeline.cluster_choice import needed_bytes
 from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare
+from ips2_dask.pipeline.run import needed_bytes
 from ips2_dask.plan.memory import USABLE
 
 GIB = 1 << 30

@@ -11,8 +11,8 @@ from ips2_dask.executors.base import Executor, Job
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.plan.choices import choose
 from ips2_dask.progress import Progress, Reporter
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 
 

@@ -16,14 +16,13 @@ import pytest
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors.base import Executor, Job
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster
 from ips2_dask.pipeline.prepare import Inputs, Prepared, prepare
-from ips2_dask.pipeline.run import run_each
+from ips2_dask.pipeline.run import is_worth_a_cluster, run_each
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 
 PARAMS = Params(n_clusters=3)
@@ -76,7 +75,7 @@ def test_machines_that_are_asked_for_start_one(resources: Resources, blobs: npt.
 def test_what_starting_over_takes_away_is_work_again(
     blobs: npt.NDArray[Any], finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ips2_dask.pipeline.cluster_choice.START_SECONDS", 1.0)
+    monkeypatch.setattr("ips2_dask.pipeline.run.START_SECONDS", 1.0)
     run(blobs, PARAMS, store=finished, own_cluster=True)
     with pytest.raises(ClusterStarted):
         run(blobs, PARAMS, store=finished, own_cluster=True, fresh=True)

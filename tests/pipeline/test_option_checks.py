@@ -15,7 +15,7 @@ from sklearn.model_selection import ParameterGrid
 
 from ips2_dask import IPS2, PPC, BadInput, Params, Resources, run, sweep
 from ips2_dask.cli.main import main
-from ips2_dask.pipeline.option_checks import MACHINES, NOT_READ, check_machines, check_params
+from ips2_dask.pipeline.prepare import MACHINES, NOT_READ, check_machines, check_params
 
 X = np.random.default_rng(6).normal(size=(60, 3)) + 4 * np.eye(3)[np.arange(60) % 3]
 S = np.exp(-np.square(X[:, None] - X).sum(axis=2))

@@ -42,14 +42,6 @@ def cut_run(source: Any, **more: Any) -> Run:
     return run(source, Params(n_clusters=2), Resources(partition_rows=15), **more)
 
 
-def as_of_an_earlier_version(found: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The run as it would be without certainty and without the ways in which labels were looked for."""
-    arrays = Run._arrays
-    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty", "left_out", "shares"})
-    del found.manifest["stages"][-1]["facts"]["roundings"]
-    return found
-
-
 def write_input(path: Path, names: list[str] | None = None) -> Path:
     """An .h5ad as anndata writes it, with a column in obs and a layer."""
     text = h5py.string_dtype("utf-8")
@@ -161,20 +153,6 @@ def test_where_k_means_labels_nothing_is_said_to_be_left_out(tmp_path: Path) -> 
         table = read(found.write_labels(tmp_path / f"labels.{ending}"))
         assert list(table.columns) == ["sample", "cluster", "certainty"]
         np.testing.assert_array_equal(table["certainty"].astype(np.float32), found.certainty)
-
-
-def test_a_run_of_an_earlier_version_is_exported_without_certainty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = as_of_an_earlier_version(cut_run(frame()), monkeypatch)
-    for ending, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
-        table = read(found.write_labels(tmp_path / f"labels.{ending}"))
-        assert list(table.columns) == ["sample", "cluster"]
-        assert table["cluster"].tolist() == found.labels.tolist()
-    found.write_labels(tmp_path / "out.h5ad")
-    with h5py.File(tmp_path / "out.h5ad") as file:
-        assert list(file["obs"].attrs["column-order"]) == ["ips2"]
-        assert set(file["obs"]) == {"_index", "ips2"}
 
 
 def test_samples_without_names_are_numbered(tmp_path: Path) -> None:
@@ -299,6 +277,7 @@ def test_nothing_of_the_users_in_an_h5ad_is_overwritten(name: str, itself: bool,
         assert file[f"{name}_of_mine"][...].tolist() == list(range(40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["", "::obsm/X_pca"])
 def test_scanpys_tools_take_an_exported_graph(member: str, tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")

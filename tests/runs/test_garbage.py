@@ -158,15 +158,16 @@ def test_fresh_refuses_to_delete_what_is_no_run_directory(
     assert size(tmp_path) == before
 
 
+@pytest.mark.parametrize("step", [35, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_collection_that_is_killed_leaves_no_receipt_of_arrays_that_are_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "REMOVED_AT_ONCE", 1)  # changes come in the same order each time
     place, other, resources = tmp_path / "run", Params(n_clusters=3, n_neighbors=4), Resources(partition_rows=15)
     labels = run(X, other, resources, store=place).labels
     run(X, Params(n_clusters=2, n_neighbors=5), resources, store=place)
     kills = 0
-    for after in range(0, 1000, 7):
+    for after in range(0, 1000, step):
         copy = tmp_path / f"copy-{after}"
         shutil.copytree(place, copy)
         with Kill(str(copy), after) as kill:
@@ -180,5 +181,5 @@ def test_a_collection_that_is_killed_leaves_no_receipt_of_arrays_that_are_gone(
             assert document is None or set(document["parts"]) <= set(found.receipts), (after, folder)
         if not kill.happened:
             break
-    assert kills > 20
+    assert kills > 140 // step
     np.testing.assert_array_equal(run(X, other, resources, store=copy).labels, labels)

@@ -14,9 +14,9 @@ from scipy import sparse
 
 from ips2_dask import Features, Params, Resources, Run, open_run, run
 from ips2_dask.runs import h5ad, label_results
-from ips2_dask.runs.row_files import RowFiles
 from ips2_dask.stages import chunked_label
 from ips2_dask.store.cache import clear_cache
+from ips2_dask.store.files import RowFiles
 
 Array = npt.NDArray[Any]
 

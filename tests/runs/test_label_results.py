@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
 from ips2_dask.cli.main import main
-from ips2_dask.runs import cuts
+from ips2_dask.runs import layers
 from ips2_dask.runs.maintenance import gc, verify
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.zarr_store import ZarrStore
@@ -75,7 +75,7 @@ def test_what_is_asked_for_whole_is_the_same(both: tuple[Run, Run]) -> None:
     assert chunks.report()["roundings"] == whole.report()["roundings"]
 
 
-@pytest.mark.parametrize("rows", [1, 50, 64, 1000])
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 50, 64, 1000])
 def test_blocks_of_rows_make_up_the_whole(both: tuple[Run, Run], rows: int) -> None:
     for found in (*both, both[0].clustered, both[1].clustered):
         blocks = list(found.iter_labels(rows))
@@ -133,7 +133,7 @@ def test_cuts_are_the_same_and_too_large_ones_are_refused(
         return
     n = next(n for n in range(2, 12) if _cut_or_none(both[0], n) is not None)
     np.testing.assert_array_equal(both[1].cut(n), both[0].cut(n))
-    monkeypatch.setattr(cuts, "MOST_SAMPLES", 100)
+    monkeypatch.setattr(layers, "MOST_SAMPLES", 100)
     with pytest.raises(BadInput, match=r"samples of a run in chunks.*at most 100"):
         both[1].cut(n)
 

@@ -45,6 +45,9 @@ def agreement(points: Array, labels: Array, neighbors: int = 15) -> float:
     return float(np.mean([np.bincount(labels[some]).argmax() == own for some, own in zip(near, labels, strict=True)]))
 
 
+BOTH = [pytest.param(True, marks=[needs_umap, pytest.mark.slow]), False]
+"""Whether UMAP lays out, which compiles for half a minute."""
+
 WAYS: dict[str, tuple[Params, Resources]] = {
     "sparse": (Params(n_clusters=C), Resources(partition_rows=25)),
     "two clusters": (Params(n_clusters=2), Resources()),
@@ -57,7 +60,7 @@ WAYS: dict[str, tuple[Params, Resources]] = {
 }
 
 
-@pytest.mark.parametrize("umap", [pytest.param(True, marks=needs_umap), False])
+@pytest.mark.parametrize("umap", BOTH)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_of_run_is_laid_out(way: str, umap: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "available", lambda: umap)
@@ -87,7 +90,7 @@ def test_so_does_t_sne(without_umap: None) -> None:
     assert agreement(found.layout.points, found.labels) > agreement(two, found.labels) + 0.03
 
 
-@pytest.mark.parametrize("umap", [pytest.param(True, marks=needs_umap), False])
+@pytest.mark.parametrize("umap", BOTH)
 def test_partitions_change_no_bit_and_another_seed_gives_another_layout(
     umap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +129,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Run, Run]:
     return whole, in_chunks(whole, tmp_path / "chunks", 128)
 
 
-@pytest.mark.parametrize("umap", [pytest.param(True, marks=[needs_umap, pytest.mark.slow]), False])
+@pytest.mark.parametrize("umap", BOTH)
 def test_of_a_large_run_drawn_rows_of_the_embedding_are_laid_out(
     both: tuple[Run, Run], umap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from harness import DATA
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
-from ips2_dask import IPS2, PPC, BadInput, Params, Resources, Run, open_run, run
+from ips2_dask import IPS2, PPC, BadInput, Params, Resources, open_run, run
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.runs import predict
 
@@ -225,14 +224,3 @@ def test_the_length_of_a_new_sample_counts_for_nothing_by_cosine(
     columns = (0.0, 1.0) if not change else (X[:200].mean(axis=0), X[:200].std(axis=0))
     longer = (X[200:] - columns[0]) / columns[1] * 3 * columns[1] + columns[0]
     np.testing.assert_allclose(found.transform(longer), found.transform(X[200:]), atol=1e-3)
-
-
-def without_shares(found: Run) -> Run:
-    found._context.store.drop(found._context.folders["label"], "shares-p000000")
-    return found
-
-
-def test_a_run_of_an_earlier_version_says_how_it_is_brought_up_to_date(blobs3: tuple[Array, Array]) -> None:
-    found = without_shares(run(blobs3[0], dataclasses.replace(Params(), n_clusters=3)))
-    with pytest.raises(BadInput, match="repeat the `ips2 run`"):
-        found.predict(blobs3[0])

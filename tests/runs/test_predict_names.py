@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +136,17 @@ def told(change: str, call: Callable[[], Array]) -> Array | None:
     return call()
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("container", CONTAINERS)
+def turned(containers: Iterable[str]) -> pytest.MarkDecorator:
+    """Each container with one change in turn by default, with all of them in slow tests."""
+    cases = []
+    for number, container in enumerate(containers):
+        for place, change in enumerate(CHANGES):
+            marks = () if number % len(CHANGES) == place else (pytest.mark.slow,)
+            cases.append(pytest.param(container, change, marks=marks))
+    return pytest.mark.parametrize(("container", "change"), cases)
+
+
+@turned(CONTAINERS)
 def test_a_run_matches_new_samples_by_name(container: str, change: str, place: Path, tmp_path: Path) -> None:
     found, new = open_run(place), CONTAINERS[container](CHANGES[change](table()), tmp_path)
     labels = told(change, lambda: found.predict(new))
@@ -145,8 +154,7 @@ def test_a_run_matches_new_samples_by_name(container: str, change: str, place: P
         np.testing.assert_array_equal(labels, found.labels)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("container", OBJECTS)
+@turned(OBJECTS)
 def test_an_estimator_matches_new_samples_by_name(
     container: str, change: str, fitted: IPS2, place: Path, tmp_path: Path
 ) -> None:
@@ -166,8 +174,7 @@ def test_an_estimator_matches_new_samples_by_name(
         np.testing.assert_array_equal(fitted.predict(in_order), fitted.labels_)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("container", FILES)
+@turned(FILES)
 def test_the_command_line_matches_new_samples_by_name(
     container: str, change: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

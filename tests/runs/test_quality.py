@@ -12,7 +12,7 @@ import pytest
 
 from ips2_dask import Params, run
 from ips2_dask.cli.main import main
-from ips2_dask.runs.quality import quality_checks
+from ips2_dask.runs.run import quality_checks
 
 X = np.random.default_rng(7).normal(size=(60, 3))
 

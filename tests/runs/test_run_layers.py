@@ -13,8 +13,10 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import BadInput, Features, Params, Resources, Run, run
+from ips2_dask.kernels import rounding
 from ips2_dask.kernels.labels import renumber
-from ips2_dask.runs import cuts
+from ips2_dask.runs import layers
+from ips2_dask.stages.similarity_views import read_affinity
 
 Array = npt.NDArray[Any]
 
@@ -133,7 +135,7 @@ def test_a_run_in_chunks_has_the_layers_of_one_in_core(monkeypatch: pytest.Monke
     assert [layer.n_clusters for layer in whole.layers] == [layer.n_clusters for layer in chunks.layers]
     for one, other in zip(whole.layers, chunks.layers, strict=True):
         assert adjusted_rand_score(one.labels, other.labels) > 0.99
-    monkeypatch.setattr(cuts, "MOST_SAMPLES", 100)
+    monkeypatch.setattr(layers, "MOST_SAMPLES", 100)
     fresh = run(X, Params(n_clusters=4), Resources(partition_rows=150, vectors="chunked"))
     with pytest.raises(BadInput, match=r"layers: found 600 samples of a run in chunks.*at most 100"):
         fresh.layers  # noqa: B018
@@ -149,11 +151,11 @@ def test_a_component_without_a_leaf_has_the_label_of_the_nearest_sample(vectors:
         Resources(partition_rows=70, vectors=vectors),
     )
     context = found._context
-    tree = cuts.read_tree(context, "layers", "")
+    tree = layers._read_tree(context, "layers", "")
     order = context.order()
     rows = tree.drawn if order is None else order[tree.drawn]
     leaf_of = np.where(middles[rows] == 0, 0, np.where(middles[rows] == 100, 1, -1)).astype(np.int32)
-    labels = cuts.spread(context, cuts.read_walk(context), tree, leaf_of)
+    labels = layers._spread(context, rounding.walk_matrix(read_affinity(context)), tree, leaf_of)
     np.testing.assert_array_equal(labels, np.repeat([0, 1, 1], 60))
 
 

@@ -20,8 +20,8 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import chunked_label, islands, kmeans, label
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.typing import AnyArray
 

@@ -19,8 +19,8 @@ from ips2_dask.plan.choices import Choices
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages.component_labels import GROUP, label_components
 from ips2_dask.stages.near import neighborhood_edges
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.memory_store import MemoryStore
 
 Array = npt.NDArray[Any]
 

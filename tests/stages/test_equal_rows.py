@@ -19,8 +19,8 @@ from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import chunked_label, ingest_duplicates
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.stages.views import copies_of
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.memory_store import MemoryStore
 
 MERGED = Params(n_clusters=3, duplicates="merge")
 

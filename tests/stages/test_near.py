@@ -30,9 +30,9 @@ from ips2_dask.stages import fuse, views
 from ips2_dask.stages import tensor as tensor_stage
 from ips2_dask.stages.near import centers_of, graph_near, lists_of, store_reverse_lists
 from ips2_dask.stages.similarity_views import read_similarity, row_weights, weights_of
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt, content_of
-from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]

@@ -155,20 +155,6 @@ def test_the_users_numbers_are_asked_for_by_partition(tmp_path: Path) -> None:
     assert left == {"order", "samples"}  # all else that tasks wrote is dropped
 
 
-def test_an_order_that_an_earlier_version_stored_whole_is_read(tmp_path: Path) -> None:
-    X = curved_gaussians(300, 5, 3, 1)[0]
-    found = run(X, Params(n_clusters=3, shards=5), Resources(partition_rows=70), store=tmp_path / "run")
-    context = found._context
-    order, bandwidths = context.order(), context.read("neighbors", "whole", "bandwidths")
-    context.store.write(context.folders["neighbors"], "whole", {"bandwidths": bandwidths, "order": order}, {})
-    del context.facts["neighbors"]["order_by_partition"]
-    for b in range(context.n_partitions):
-        context.store.drop(context.folders["neighbors"], f"order-p{b:06d}")
-        low, high = context.span(b)
-        np.testing.assert_array_equal(context.user_numbers(b), order[low:high])
-    np.testing.assert_array_equal(context.order(), order)
-
-
 def test_many_rows_are_searched_in_sub_cells_that_overlap() -> None:
     X = curved_gaussians(4000, 8, 4, 0)[0].astype(np.float32)
     sizes = []

@@ -55,7 +55,10 @@ def table(place: Path) -> Path:
     return place / "x.csv"
 
 
-@pytest.fixture(scope="module", params=sorted(VARIANTS))
+@pytest.fixture(
+    scope="module",
+    params=[name if name == "chunked" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(VARIANTS)],
+)
 def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose arrays have at least three chunks each, where they have rows; tests leave it as they found it."""
     place = tmp_path_factory.mktemp(request.param)
@@ -124,6 +127,31 @@ def test_verify_finds_a_run_sound_and_lists_every_damaged_chunk_of_it(finished: 
     assert not found.sound
 
 
+@pytest.mark.parametrize("name", ["owned", "values"])  # packed, and as they are
+def test_every_flipped_byte_of_a_chunk_is_noticed(name: str, tmp_path: Path) -> None:
+    store, dtype = ZarrStore(str(tmp_path)), {"owned": np.uint8, "values": np.float32}[name]
+    store.write("tensor-x", name, {name: np.arange(6, dtype=dtype).reshape(3, 2)}, {})
+    (chunk,) = (tmp_path / "tensor-x").glob(f"{name}.*/{name}/c/0/0")
+    content = chunk.read_bytes()
+    for at in range(len(content)):
+        changed = bytearray(content)
+        changed[at] ^= 1 << at % 8
+        chunk.write_bytes(changed)
+        with pytest.raises(Damaged, match="chunk c/0/0 "):
+            store.read("tensor-x", name, name)
+
+
+def test_a_chunk_that_is_another_ones_is_noticed(tmp_path: Path) -> None:
+    """Its bytes fit the checksum at its end, which is not the one of the receipt."""
+    store = ZarrStore(str(tmp_path))
+    for part in ("a", "b"):
+        store.write("tensor-x", part, {"values": np.full((4, 2), ord(part), np.float32)}, {})
+    (mine,), (other,) = ((tmp_path / "tensor-x").glob(f"{part}.*/values/c/0/0") for part in ("a", "b"))
+    mine.write_bytes(other.read_bytes())
+    with pytest.raises(Damaged, match="chunk c/0/0 holds other bytes than were written"):
+        store.read("tensor-x", "a", "values")
+
+
 def test_a_chunk_of_zeros_that_vanished_is_no_chunk_of_zeros(tmp_path: Path) -> None:
     store = ZarrStore(str(tmp_path))
     for name, dtype in (("owned", np.uint8), ("pairs", np.int32), ("values", np.float32)):
@@ -163,12 +191,12 @@ def computed(found: Any) -> list[str]:
     return [stage["name"] for stage in found.report()["stages"] if not stage["skipped"]]
 
 
-def test_any_flipped_byte_of_any_file_is_found_by_verify(spoiled: Path) -> None:
+@pytest.mark.parametrize("sampled", [12, pytest.param(40, marks=pytest.mark.slow)])
+def test_any_flipped_byte_of_any_file_is_found_by_verify(spoiled: Path, sampled: int) -> None:
     rng = np.random.default_rng(0)
     files = sorted(path for path in (spoiled / "run").rglob("*") if path.is_file())
-    for file in files[:: max(1, len(files) // 40)] + [
-        spoiled / "run" / name for name in ("manifest.json", "zarr.json")
-    ]:
+    documents = [spoiled / "run" / name for name in ("manifest.json", "zarr.json")]
+    for file in files[:: len(files) // sampled] + documents:
         content = file.read_bytes()
         changed = bytearray(content)
         changed[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
@@ -182,7 +210,7 @@ ALONE = {"ingest", "neighbors", "tensor", "fuse"}
 """Stages whose partitions can be computed one by one."""
 
 
-@pytest.mark.parametrize("fault", ["deleted", "flipped"])
+@pytest.mark.parametrize("fault", [pytest.param("deleted", marks=pytest.mark.slow), "flipped"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_same_command_computes_the_damaged_partition_again_and_nothing_after_it(
     spoiled: Path, stage: str, fault: str

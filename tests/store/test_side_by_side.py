@@ -14,9 +14,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from ips2_dask import BadInput
-from ips2_dask.store.base import Store, present
-from ips2_dask.store.memory_store import MemoryStore
-from ips2_dask.store.side_by_side import WIDTH, side_by_side
+from ips2_dask.store.base import MemoryStore, Store, present
+from ips2_dask.store.remote import WIDTH, side_by_side
 from ips2_dask.store.zarr_store import ZarrStore
 
 FOLDER = "ingest-0123456789abcdef"
