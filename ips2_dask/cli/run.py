@@ -34,9 +34,9 @@ from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, Resources, parse_bytes
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.run import run
+from ips2_dask.readers.base import matrix_table
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of
-from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
@@ -101,7 +101,7 @@ def demo_command(options: argparse.Namespace) -> int:
         partition_rows=512,
     )
     X, y = load_digits(return_X_y=True)
-    source = matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
+    source = matrix_table(X, "scikit-learn's digits", label_pieces=partial(iter, [y]))
     with progress(options.quiet, options.log_json) as display:
         finished = run(
             source,

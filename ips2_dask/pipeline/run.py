@@ -23,8 +23,7 @@ from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, open_inputs, plan_run, prepare
 from ips2_dask.plan.checks import disk_warning
 from ips2_dask.progress import Progress
-from ips2_dask.readers.features import Features
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.runs.directory import check_directory
 from ips2_dask.runs.run import Run
 from ips2_dask.store.base import Store

@@ -21,8 +21,7 @@ from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import Source, features_of, is_text_file, open_source
 from ips2_dask.readers.base import LazySource, Table
 from ips2_dask.readers.columns import features_of_numbers, match_columns
-from ips2_dask.readers.features import HANDLE_UNKNOWN, Column, FittedFeatures, check_word
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import HANDLE_UNKNOWN, Column, FittedFeatures, TextFormat, check_word
 from ips2_dask.runs import label_results
 from ips2_dask.runs import layout as layouts
 from ips2_dask.runs.cuts import cut_clusters
