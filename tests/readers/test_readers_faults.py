@@ -19,7 +19,7 @@ from scipy import sparse
 from test_readers import FORMATS, matlab, table, written
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import check_block, open_source
+from ips2_dask.readers import check_block, open_source, scipy_child
 
 
 def refused(spec: Any, **options: Any) -> BadInput:
@@ -383,6 +383,18 @@ MARKET = "%%MatrixMarket matrix "
 def test_a_matrix_market_file_that_breaks_its_promise_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.mtx").write_text(MARKET + text)
     assert said in refused(tmp_path / "x.mtx").found
+
+
+@pytest.mark.parametrize(("name", "said"), [("SIGSEGV", "ended by signal 11"), ("SIGKILL", "ran out of memory")])
+def test_a_file_that_ends_its_reader_is_refused_in_one_line(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{name})\n")
+    monkeypatch.setattr(scipy_child, "__file__", str(tmp_path / "child.py"))
+    scipy.io.savemat(tmp_path / "x.mat", {"X": np.eye(3)})
+    (tmp_path / "x.mtx").write_text(MARKET + "array real general\n1 1\n1\n")
+    for file in ("x.mat", "x.mtx"):
+        assert said in refused(tmp_path / file).found
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_array])
