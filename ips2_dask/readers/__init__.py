@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Request, Source, Table, check_block, check_shape
+from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape
 from ips2_dask.readers.columns import features_of_numbers, take_label_column
 from ips2_dask.readers.dask_collections import is_dask, open_dask_array, open_dask_frame
 from ips2_dask.readers.faults import listing, pickled, throw
@@ -173,9 +173,30 @@ def _open(
         opened = _function("records.open_arrow_object")(spec, labels_column, transpose, features)
     elif _is_of(spec, "zarr", "Array"):
         opened = _function("trees.open_zarr_array")(spec, labels_column, transpose)
+    elif all(hasattr(spec, part) for part in ("read", "blocks", "labels", "fingerprint")):
+        opened = _callers_table(spec)
     else:
         opened = open_array(spec, labels_column, transpose)
     return opened
+
+
+class _CallersRows(Rows):
+    """The rows of a caller's own class."""
+
+    def __init__(self, source: Any) -> None:
+        self.read, self.blocks, self.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
+
+
+def _callers_table(source: Any) -> Table:
+    """Return the table of an object of a caller's own class that has the attributes of one."""
+    labels = source.labels()
+    plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
+    return Table(
+        rows=_CallersRows(source),
+        read_sample_names=partial(getattr, source, "sample_names"),
+        label_pieces=None if labels is None else partial(iter, [labels]),
+        **{name: getattr(source, name) for name in plain},
+    )
 
 
 def open_xarray(
