@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from ips2_dask.paper import explicit
     from ips2_dask.params import PAPER, Params, Resources
     from ips2_dask.pipeline.run import run
-    from ips2_dask.readers.features import Features
-    from ips2_dask.readers.text_format import TextFormat
+    from ips2_dask.readers.features import Features, TextFormat
     from ips2_dask.reports import report
     from ips2_dask.runs.maintenance import gc, status, verify
     from ips2_dask.runs.run import Run, open_run
@@ -78,8 +77,7 @@ _HOMES = {
     "estimator": ("IPS2", "PPC"),
     "reports": ("report",),
     "sweeps": ("open_sweep", "sweep"),
-    "readers.features": ("Features",),
-    "readers.text_format": ("TextFormat",),
+    "readers.features": ("Features", "TextFormat"),
     "params": ("PAPER", "Params", "Resources"),
     "pipeline.run": ("run",),
     "runs.maintenance": ("gc", "status", "verify"),

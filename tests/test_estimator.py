@@ -27,7 +27,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from ips2_dask import IPS2, PAPER, PPC, IPS2Warning, Refused, clusters, open_run
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Resources
-from ips2_dask.readers.dask_array import DaskTable, open_dask_array
+from ips2_dask.readers.dask_collections import DaskTable, open_dask_array
 
 Array = npt.NDArray[Any]
 

@@ -49,7 +49,7 @@ from ips2_dask.params import CHOICES
 from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
 from ips2_dask.plan.checks import check_shape
 from ips2_dask.readers import open_source
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import TextFormat
 from ips2_dask.scanpy import ips2
 from ips2_dask.store import remote
 from ips2_dask.store.files import writing
@@ -1431,7 +1431,7 @@ EXCUSED: dict[str, str] = {
     "clusters/batch.py: job: look at `ips2 jobs list`": OF_A_SERVER,
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
     "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
-    "readers/dask_array.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",
+    "readers/dask_collections.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",
     "executors/failures.py: workers: a task got no memory in each of {} tries ({}): give each worker more memory, by "
     "a larger memory_limit or fewer workers": "tests/executors/test_process_memory.py asks for more than the limit, "
     "and for less",

@@ -18,7 +18,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, run
 from ips2_dask.kernels import layout
-from ips2_dask.readers import containers, hdf5
+from ips2_dask.readers import trees
 from ips2_dask.scanpy import ips2
 
 anndata = pytest.importorskip("anndata")
@@ -419,7 +419,7 @@ def test_a_backed_file_is_read_by_rows_and_keeps_all_that_it_has(
     whole = anndata.read_h5ad(path)
     adata = anndata.read_h5ad(path, backed=mode)
     rows: list[int] = []
-    for kind in (hdf5.DatasetRows, containers.CompressedRows):
+    for kind in (trees.ArrayRows, trees.CompressedRows):
         read = kind.read
 
         def counted(self: Any, start: int, stop: int, read: Any = read) -> Any:

@@ -10,8 +10,7 @@ from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources
-from ips2_dask.readers.features import MISSING, MOST_CATEGORIES, Features, split_list
-from ips2_dask.readers.text_format import HEADER, USUAL, TextFormat
+from ips2_dask.readers.features import HEADER, MISSING, MOST_CATEGORIES, USUAL, Features, TextFormat, split_list
 from ips2_dask.wording import option
 
 JSON = "--json  one JSON object as the last line of standard output"

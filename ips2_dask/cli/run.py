@@ -44,9 +44,9 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
+from ips2_dask.readers.base import matrix_table
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of
-from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
@@ -106,7 +106,7 @@ def demo_command(options: argparse.Namespace) -> int:
     options.workers = None if options.cluster or options.scheduler else 2
     options.serial, options.partition_rows = False, 512
     X, y = load_digits(return_X_y=True)
-    source = matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
+    source = matrix_table(X, "scikit-learn's digits", label_pieces=partial(iter, [y]))
     with progress(options.quiet, options.log_json) as display:
         told, resources = options.stopping.guard(display), resources_of(options)
         finished = run(source, Params(n_clusters=10), resources, store=options.out, progress=told, own_cluster=True)

@@ -20,9 +20,8 @@ from ips2_dask.plan.checks import check_entries, check_memory, check_shape, keep
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
-from ips2_dask.readers.distances import check_neighbors, neighbor_distances
-from ips2_dask.readers.features import Features
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.base import check_neighbors, neighbor_distances
+from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
 from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES

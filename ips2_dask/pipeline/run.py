@@ -24,8 +24,7 @@ from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, check_mach
 from ips2_dask.plan.checks import disk_warning
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.progress import Progress
-from ips2_dask.readers.features import Features
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.runs.maintenance import check_directory
 from ips2_dask.runs.run import Run
 from ips2_dask.store.base import MemoryStore, Store

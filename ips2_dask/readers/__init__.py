@@ -19,32 +19,8 @@ AnnData in .h5ad .h5 .zarr    ``X``, ``layers/...``, ``obsm/...``,        yes; c
                               SpatialData after its place: ``mod/rna/X``
 ============================  ==========================================  =================================
 
-``FORMATS`` below names the function that opens each of them. Objects in memory are opened by
-
-===========================================================  ===========================
-object                                                       function
-===========================================================  ===========================
-NumPy array, memory map, list of rows, SciPy sparse matrix   objects.open_array
-pandas DataFrame                                             objects.open_frame
-Frame of polars, pyarrow.Table, relation of DuckDB           arrow.open_arrow_object
-xarray.DataArray                                             objects.open_xarray
-AnnData                                                      objects.open_anndata
-Dask array                                                   dask_array.open_dask_array
-Dask DataFrame                                               dask_frame.open_dask_frame
-zarr.Array                                                   zarr_arrays.open_zarr_array
-===========================================================  ===========================
-
-How to add a format
--------------------
-1. Write a subclass of `base.Rows` whose ``read(start, stop)`` returns those rows as an array; of `base.StreamedRows`
-   where rows can be read only from the first one on; or use `matrices.loaded_table` where a file is read whole.
-   It is pickled for each worker, so it keeps a path and no open file.
-2. Write an opener: a function of a `base.Request` that checks the file's header with `base.check_shape` and
-   `base.check_dtype`, keeps a `base.FileStamp`, and returns a `base.Table`. Label columns, features and transposes of
-   formats without a way of their own come from `labels.take_label_column`, `columns.features_of_numbers` (called below)
-   and `matrices.transposed`. Wrap the library's calls in `faults.reading`, which turns what they raise into `BadInput`.
-3. Name the opener in `FORMATS` below, and write the format in the table above.
-4. Add a writer of such a file to ``FORMATS`` in tests/readers/test_readers.py: all tests of formats then run with it.
+``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. The guide for
+contributors says how a format is added.
 """
 
 from __future__ import annotations
@@ -61,14 +37,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Request, Source, Table, check_block, check_shape
-from ips2_dask.readers.columns import features_of_numbers
-from ips2_dask.readers.dask_array import is_dask, open_dask_array
+from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape
+from ips2_dask.readers.columns import features_of_numbers, take_label_column
+from ips2_dask.readers.dask_collections import is_dask, open_dask_array, open_dask_frame
 from ips2_dask.readers.faults import listing, pickled, throw
-from ips2_dask.readers.features import Features, FittedFeatures
-from ips2_dask.readers.labels import take_label_column
+from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
-from ips2_dask.readers.text_format import USUAL, TextFormat
 from ips2_dask.store.remote import check_url, is_remote, named_place, plain
 from ips2_dask.wording import option
 
@@ -98,9 +72,9 @@ class Format(NamedTuple):
 
 
 TEXT = Format("text.open_text", may_be_gzipped=True)
-HDF5 = Format("hdf5.open_hdf5", has_members=True)
-PARQUET = Format("parquet.open_parquet")
-ZARR = Format("zarr_arrays.open_zarr_path", has_members=True)
+HDF5 = Format("tree_files.open_hdf5", has_members=True)
+PARQUET = Format("records.open_parquet")
+ZARR = Format("tree_files.open_zarr_path", has_members=True)
 NPY_URL = Format("npy.open_npy_url")
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
@@ -114,9 +88,9 @@ FORMATS = {
     ".parquet": PARQUET,
     ".h5": HDF5,
     ".hdf5": HDF5,
-    ".mat": Format("matlab.open_mat", has_members=True),
-    ".mtx": Format("mtx.open_mtx", may_be_gzipped=True),
-    ".h5ad": Format("hdf5.open_h5ad", has_members=True),
+    ".mat": Format("scipy_files.open_mat", has_members=True),
+    ".mtx": Format("scipy_files.open_mtx", may_be_gzipped=True),
+    ".h5ad": Format("tree_files.open_h5ad", has_members=True),
     ".h5mu": HDF5,
     ".zarr": ZARR,
 }
@@ -148,77 +122,87 @@ def open_source(
         variables, the name of the variable that holds them.
     transpose : bool
         Whether the columns are the samples.
-    features : Features or FittedFeatures, optional
-        Which columns become features, and how; for new samples, the features that a run was fitted with.
-    text : TextFormat, optional
-        How a text file is read: header, delimiter, encoding and so on.
+    features, text
+        Which columns become features, or those that a run was fitted with; and how a text file is read.
     client : distributed.Client, optional
         Whose workers count the rows of a Dask DataFrame.
-
-    Returns
-    -------
-    Source
-        Labels are read and checked when its `labels` is called: call it early.
 
     Raises
     ------
     BadInput
         If it can't be read as a matrix of real numbers. Text files are checked whole; of the others the shape, type
-        and names are checked here, and the values by `check_block` when they are read.
+        and names are checked here, values by `check_block` when they are read, labels when they are.
     """
     if isinstance(features, Features) and features.is_default:
         features = None
     if text is not None and text.given and not is_text_file(spec):
-        raise _no_text(spec, text)
-    if _is_dask_frame(spec):
-        table: Table = _function("dask_frame.open_dask_frame")(spec, labels_column, transpose, features, client)
-        return table
+        given = next(iter(text.given))
+        raise BadInput(
+            os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given",
+            f"{given} ({option(given)}) with an input that is no text file",
+            "it with .csv, .tsv, .txt, .data and their kin",
+            "it would count for nothing",
+            f"leave {given} ({option(given)}) out",
+        )
+    if _is_of(spec, "dask.dataframe", "DataFrame"):
+        return open_dask_frame(spec, labels_column, transpose, features, client)
     table = _open(spec, labels_column, transpose, features, text or USUAL)
     return table if features is None or table.fitted is not None else features_of_numbers(table, features)
 
 
 def _open(
     spec: object,
-    labels_column: str | int | None,
-    transpose: bool,
-    features: Features | FittedFeatures | None,
+    labels_column: str | int | None = None,
+    transpose: bool = False,
+    features: Features | FittedFeatures | None = None,
     text: TextFormat = USUAL,
 ) -> Table:
     """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
-        return _open_named(named_place(spec), labels_column, transpose, features, text)
-    if _is_xarray(spec):
-        return open_xarray(spec, labels_column, transpose, features)
-    if is_dask(spec):  # before others, as a Delayed claims to have every attribute
-        return open_dask_array(spec, labels_column, transpose, features)
-    if is_anndata(spec):
-        return open_anndata(spec, labels_column, transpose, partial(_open_plain, transpose=transpose))
-    if is_frame(spec):
-        return open_frame(spec, labels_column, transpose, features)
-    if _streams_arrow(spec):
-        opened: Table = _function("arrow.open_arrow_object")(spec, labels_column, transpose, features)
-        return opened
-    if _is_zarr_array(spec):
-        table: Table = _function("zarr_arrays.open_zarr_array")(spec, labels_column, transpose)
-        return table
-    return open_array(spec, labels_column, transpose)
+        return _open_named(Request(named_place(spec), "", None, labels_column, transpose, features, text))
+    opened: Table
+    if _is_of(spec, "xarray", "DataArray", "Dataset"):
+        opened = open_xarray(spec, labels_column, transpose, features)
+    elif is_dask(spec):  # before others, as a Delayed claims to have every attribute
+        opened = open_dask_array(spec, labels_column, transpose, features)
+    elif is_anndata(spec):
+        opened = open_anndata(spec, labels_column, transpose, partial(_open, transpose=transpose))
+    elif is_frame(spec):
+        opened = open_frame(spec, labels_column, transpose, features)
+    elif hasattr(spec, "__arrow_c_stream__") and (hasattr(spec, "columns") or hasattr(spec, "schema")):
+        opened = _function("records.open_arrow_object")(spec, labels_column, transpose, features)
+    elif _is_of(spec, "zarr", "Array"):
+        opened = _function("trees.open_zarr_array")(spec, labels_column, transpose)
+    elif all(hasattr(spec, part) for part in ("read", "blocks", "labels", "fingerprint")):
+        opened = _callers_table(spec)
+    else:
+        opened = open_array(spec, labels_column, transpose)
+    return opened
 
 
-def _open_plain(spec: object, transpose: bool = False) -> Table:
-    """Return the table of a matrix without labels or features of its own."""
-    return _open(spec, None, transpose, None)
+class _CallersRows(Rows):
+    """The rows of a caller's own class."""
+
+    def __init__(self, source: Any) -> None:
+        self.read, self.blocks, self.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
+
+
+def _callers_table(source: Any) -> Table:
+    """Return the table of an object of a caller's own class that has the attributes of one."""
+    labels = source.labels()
+    plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
+    return Table(
+        rows=_CallersRows(source),
+        read_sample_names=partial(getattr, source, "sample_names"),
+        label_pieces=None if labels is None else partial(iter, [labels]),
+        **{name: getattr(source, name) for name in plain},
+    )
 
 
 def open_xarray(
     array: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
 ) -> Table:
-    """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features.
-
-    Raises
-    ------
-    BadInput
-        If it is no matrix of real numbers; a Dataset, which may hold several, is none.
-    """
+    """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features."""
     name = "the DataArray given"
     if not hasattr(array, "dims") or not hasattr(array, "name"):
         raise BadInput(
@@ -242,22 +226,22 @@ def open_xarray(
 
 def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
     """Return the table of a matrix of an AnnData that is named; see `objects.open_anndata`."""
-    return open_anndata(adata, None, False, _open_plain, use_rep, layer)
+    return open_anndata(adata, None, False, _open, use_rep, layer)
 
 
 def is_chunked(spec: object) -> bool:
     """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
-    return is_dask(spec) or _is_zarr_array(spec)
+    return is_dask(spec) or _is_of(spec, "zarr", "Array")
 
 
 def features_of(source: Source) -> FittedFeatures | None:
     """Return how a source's columns became features; None where it is taken as it is."""
-    return source.fitted if isinstance(source, Table) else None
+    return source.fitted
 
 
 def named_like(table: Source, spec: object) -> Source:
     """Return a table with the names of the data frame that its values came from, if it was one that has them."""
-    if not is_frame(spec) or not isinstance(table, Table):
+    if not is_frame(spec):
         return table
     names, titles = index_names(spec.index), index_names(spec.columns)
     return replace(
@@ -267,33 +251,14 @@ def named_like(table: Source, spec: object) -> Source:
     )
 
 
-def _is_dask_frame(spec: object) -> bool:
-    module = sys.modules.get("dask.dataframe")  # nobody holds one before that is imported
-    return module is not None and isinstance(spec, module.DataFrame)
+def _is_of(spec: object, module: str, *names: str) -> bool:
+    """Return whether something is of one of a module's types, which nobody holds before that is imported."""
+    imported = sys.modules.get(module)
+    return imported is not None and isinstance(spec, tuple(getattr(imported, name) for name in names))
 
 
-def _is_xarray(spec: object) -> bool:
-    xarray = sys.modules.get("xarray")
-    return xarray is not None and isinstance(spec, xarray.DataArray | xarray.Dataset)
-
-
-def _streams_arrow(spec: object) -> bool:
-    """Return whether something is a table that gives its rows as Arrow's record batches; pandas' are no such here."""
-    return hasattr(spec, "__arrow_c_stream__") and (hasattr(spec, "columns") or hasattr(spec, "schema"))
-
-
-def _is_zarr_array(spec: object) -> bool:
-    zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
-    return zarr is not None and isinstance(spec, zarr.Array)
-
-
-def _open_named(
-    name: str,
-    labels_column: str | int | None,
-    transpose: bool,
-    features: Features | FittedFeatures | None,
-    text: TextFormat,
-) -> Table:
+def _open_named(request: Request) -> Table:
+    name = request.name
     path, member = _split(name)
     file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
     if member is not None and not file_format.has_members:
@@ -304,8 +269,7 @@ def _open_named(
             "it would be ignored",
             f"leave it out: {path}",
         )
-    request = Request(name, path, member, labels_column, transpose, features, text)
-    table: Table = _function(file_format.opener)(request)
+    table: Table = _function(file_format.opener)(replace(request, path=path, member=member))
     return table
 
 
@@ -314,25 +278,8 @@ def is_text_file(spec: object) -> bool:
     return isinstance(spec, str | os.PathLike) and _format_of(_split(os.fspath(spec))[0]) == TEXT
 
 
-def _no_text(spec: object, text: TextFormat) -> BadInput:
-    name = next(iter(text.given))
-    return BadInput(
-        os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given",
-        f"{name} ({option(name)}) with an input that is no text file",
-        "it with .csv, .tsv, .txt, .data and their kin",
-        "it would count for nothing",
-        f"leave {name} ({option(name)}) out",
-    )
-
-
 def _remote_format(url: str, name: str) -> Format:
-    """Return the format of a URL: .npy, or Zarr for anything without another ending.
-
-    Raises
-    ------
-    BadInput
-        If it ends as a file of another format does.
-    """
+    """Return the format of a URL: .npy, or Zarr for anything without another ending."""
     check_url(url)
     file_format = _format_of(url.partition("?")[0])
     if file_format == FORMATS[".npy"]:
@@ -366,30 +313,53 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _local_format(path: str, name: str) -> Format:
-    """Return the format of a path, after checking that the file or folder exists, and that a file can be read.
-
-    Raises
-    ------
-    BadInput
-        If it is missing, a folder where a file is meant, empty, or of an unknown format.
-    """
+    """Return the format of a path, after checking that the file or folder exists, and that a file can be read."""
     file_format = _format_of(path)
     if not os.path.lexists(path):
         if glob.has_magic(path) and glob.glob(path, recursive=True):
-            if _function("parquet.parts_of")(path):
+            if _function("records.parts_of")(path):
                 return PARQUET
-            raise _not_parts(name)
-        raise _no_file(name, path)
+            raise BadInput(
+                name,
+                "a pattern of files or folders that are not Parquet",
+                "a pattern of .parquet files, or one file",
+                "files of other formats can't be read as one table",
+                "put their rows into one file, or convert them to Parquet",
+            )
+        folder = os.path.dirname(os.path.abspath(path))
+        raise BadInput(
+            name,
+            "no such file",
+            "a file or Zarr folder that exists",
+            "there would be nothing to read",
+            "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either",
+        )
     if os.path.isdir(path):
-        if file_format == ZARR or _function("zarr_arrays.is_zarr")(path):
+        if file_format == ZARR or _function("trees.is_zarr")(path):
             return ZARR
-        if _function("parquet.has_deeper_parts")(path):
-            raise _folders_of_parts(name, path)
-        if _function("parquet.parts_of")(path):
+        if _function("records.has_deeper_parts")(path):
+            raise BadInput(
+                name,
+                "folders of Parquet files in a folder",
+                "Parquet files in one folder",
+                "columns that the folders' names hold, as in kind=a, would be lost",
+                f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in "
+                "Python dask.dataframe.read_parquet(folder), which reads them",
+            )
+        if _function("records.parts_of")(path):
             return PARQUET
         raise _not_a_file(name, "a directory", "a file, or the folder of a Zarr array or group, or of Parquet files")
     if file_format is None:
-        raise _unknown_format(name, path)
+        ending = os.path.splitext(path)[1].lower()
+        if ending in PICKLES:
+            raise pickled(name, f"a pickle ({ending})")
+        raise BadInput(
+            name,
+            f"an unknown format ({ending or 'no ending'})",
+            f"{', '.join(FORMATS)}, and .gz after those of text and .mtx",
+            "its bytes would be guessed at",
+            "convert it, or rename it after what it holds",
+        )
     if file_format == ZARR:
         raise _not_a_file(name, "a file", "the folder of a Zarr array or group")
     if not os.path.isfile(path):
@@ -414,7 +384,15 @@ def _check_readable(path: str, name: str) -> None:
         with open(path, "rb") as stream:
             empty = not stream.read(1)
     except OSError as error:
-        throw(_no_permission(name, error))
+        throw(
+            BadInput(
+                name,
+                f"a file that can't be opened ({error.strerror})",
+                "a file this user may read",
+                "there would be nothing to read",
+                "change its permissions",
+            )
+        )
     if empty:
         raise BadInput(
             name,
@@ -425,60 +403,5 @@ def _check_readable(path: str, name: str) -> None:
         )
 
 
-def _no_permission(name: str, error: OSError) -> BadInput:
-    return BadInput(
-        name,
-        f"a file that can't be opened ({error.strerror})",
-        "a file this user may read",
-        "there would be nothing to read",
-        "change its permissions",
-    )
-
-
-def _no_file(name: str, path: str) -> BadInput:
-    folder = os.path.dirname(os.path.abspath(path))
-    return BadInput(
-        name,
-        "no such file",
-        "a file or Zarr folder that exists",
-        "there would be nothing to read",
-        "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either",
-    )
-
-
-def _not_parts(name: str) -> BadInput:
-    return BadInput(
-        name,
-        "a pattern of files or folders that are not Parquet",
-        "a pattern of .parquet files, or one file",
-        "files of other formats can't be read as one table",
-        "put their rows into one file, or convert them to Parquet",
-    )
-
-
-def _folders_of_parts(name: str, path: str) -> BadInput:
-    return BadInput(
-        name,
-        "folders of Parquet files in a folder",
-        "Parquet files in one folder",
-        "columns that the folders' names hold, as in kind=a, would be lost",
-        f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in Python "
-        "dask.dataframe.read_parquet(folder), which reads them",
-    )
-
-
 def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:
     return BadInput(name, found, allowed, "there would be nothing to read", "name the input itself")
-
-
-def _unknown_format(name: str, path: str) -> BadInput:
-    ending = os.path.splitext(path)[1].lower()
-    if ending in PICKLES:
-        return pickled(name, f"a pickle ({ending})")
-    return BadInput(
-        name,
-        f"an unknown format ({ending or 'no ending'})",
-        f"{', '.join(FORMATS)}, and .gz after those of text and .mtx",
-        "its bytes would be guessed at",
-        "convert it, or rename it after what it holds",
-    )

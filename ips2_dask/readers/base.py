@@ -1,91 +1,37 @@
-"""Shared by all readers: the protocol `Source`, the base class `Rows`, and checks of shape, dtype and values."""
+"""Tables of all formats: `Table`, the `Rows` that read its values, matrices in memory, and checks of both."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy import sparse
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels.ingest import ROUNDED_TO, SYMMETRIC_TO
 from ips2_dask.readers import faults
-from ips2_dask.readers.features import Features, FittedFeatures
-from ips2_dask.readers.text_format import USUAL, TextFormat
+from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
+from ips2_dask.readers.labels import Labels, as_labels
+from ips2_dask.typing import AnyArray, UInt8
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
     from scipy.sparse import csr_array
 
-Block = NDArray[Any]  # (rows, f) of the dtype of a table: bool, integers or floats of at most 64 bits
 DType = np.dtype[np.generic]
-Labels = NDArray[np.int64] | NDArray[np.str_]  # (m,), as `labels.as_labels` returns them
+Matrix: TypeAlias = "AnyArray | sparse.csr_array"  # two dimensions, real numbers
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
 # Well inside float64's range: differences of such values, and sums of these, can be represented.
 LARGEST = 2.0**1000
-
-
-@runtime_checkable
-class Source(Protocol):
-    """A table of m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
-
-    It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0. `Table` is
-    the implementation that all formats share.
-    """
-
-    @property
-    def name(self) -> str:
-        """The input as the user wrote it, for messages."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(m, f): samples, and features without the label column."""
-
-    @property
-    def dtype(self) -> DType:
-        """Type of the values, in native byte order: bool, an integer, or a float of at most 64 bits."""
-
-    @property
-    def parallel(self) -> bool:
-        """Whether `read` works in any process, at a cost that is proportional to the rows asked for."""
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes that reading any row at all needs in one process; 0 where the table can be read in parts."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hexadecimal digest that changes when the content may have changed; it does not depend on the name."""
-
-    @property
-    def feature_names(self) -> list[str] | None:
-        """The f names, where the input has them."""
-
-    @property
-    def sample_names(self) -> NDArray[np.str_] | None:
-        """The m names, where the input has names that are not a plain range; read at the first use."""
-
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop, an array (stop - start, f) of `dtype`, C-contiguous, possibly read-only."""
-
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield all rows in order as arrays (rows, f) of `dtype`, the last one shorter."""
-
-    def labels(self) -> Labels | None:
-        """Return the known labels, an array (m,) of int64 or strings, or None if no label column was named."""
-
-
-@runtime_checkable
-class LazySource(Protocol):
-    """A `Source` whose rows the workers of a cluster compute themselves."""
-
-    def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
-        """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
+HOLLOW_ROWS = 10_000_000
+LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
 @dataclass(frozen=True)
@@ -100,15 +46,8 @@ class Request:
         Path or URL.
     member : str, optional
         The name after ``::``: a dataset, variable, array or member of the file.
-    labels_column : str or int, optional
-        Column, or variable of the file, that holds the known labels.
-    transpose : bool
-        Whether the columns are the samples.
-    features : Features or FittedFeatures, optional
-        For formats that may hold text; the features of others are made of their table by
-        `columns.features_of_numbers`.
-    text : TextFormat
-        How a text file is read; other formats take no notice.
+    labels_column, transpose, features, text
+        As of `open_source`. Features of formats that hold no text are made by `columns.features_of_numbers`.
     """
 
     name: str
@@ -121,9 +60,7 @@ class Request:
 
 
 class Rows:
-    """The values of a table; a format's subclass implements `read`.
-
-    It is pickled with its table, so it keeps paths and not open files.
+    """The values of a table. It is pickled with its table, so it keeps paths and not open files.
 
     Attributes
     ----------
@@ -139,15 +76,10 @@ class Rows:
     grain: int = 1
     sparse: bool = False
 
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop as an array (stop - start, f) of the table's type, where 0 <= start < stop <= m.
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return rows start to stop, (stop - start, f), where 0 <= start < stop <= m; raises ``BadInput``.
 
-        `Table.read` checks the range, and makes the array C-contiguous and of native byte order.
-
-        Raises
-        ------
-        BadInput
-            If the file can't be read, or is no longer the one that was opened.
+        `Table.read` checks the range, and makes the array C-contiguous and of the table's type.
         """
         raise NotImplementedError(type(self).__name__)
 
@@ -155,7 +87,7 @@ class Rows:
         """Return all rows with the zeros that are stored among them, or None where zeros are not left out."""
         return None
 
-    def blocks(self, rows: int) -> Iterator[Block]:
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
         """Yield all rows, `rows` at a time, but take whole storage chunks, so that none is decoded twice."""
         step = max(rows, self.grain // rows * rows)
         pieces = (self.read(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step))
@@ -163,35 +95,46 @@ class Rows:
 
 
 class StreamedRows(Rows):
-    """Values that can be read only from the first row on; a format's subclass implements `stream`."""
+    """Values that can be read only from the first row on."""
 
-    def stream(self, start: int) -> Iterator[Block]:
-        """Yield all rows from `start` on, as arrays (any number of rows, f)."""
+    def stream(self, start: int) -> Iterator[AnyArray]:
         raise NotImplementedError(type(self).__name__)
 
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop after passing over those before them."""
+    def read(self, start: int, stop: int) -> AnyArray:
         return next(rebatch(self.stream(start), stop - start))
 
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield all rows in one pass."""
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
         return rebatch(self.stream(0), rows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The `Source` of every format: shape, dtype and names of a table, and the `Rows` that read its values.
+    """m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
+
+    It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0.
 
     Attributes
     ----------
-    name, shape, dtype, parallel, resident_bytes, fingerprint, feature_names
-        As of `Source`.
+    name : str
+        The input as the user wrote it, for messages.
+    shape : tuple of int
+        (m, f): samples, and features without the label column.
+    dtype : dtype
+        Of the values, in native byte order: bool, an integer, or a float of at most 64 bits.
     rows : Rows
         Reads the values.
+    parallel : bool
+        Whether `read` works in any process, at a cost that is proportional to the rows asked for.
+    resident_bytes : int
+        Bytes that reading any row at all needs in one process; 0 where the table can be read in parts.
+    fingerprint : str
+        Hexadecimal digest that changes when the content may have changed; it does not depend on the name.
+    feature_names : list of str, optional
+        The f names, where the input has them.
     read_sample_names : callable, optional
         Reads the m names of the samples, or None if they only count the rows.
-    read_labels : callable, optional
-        Reads the m labels, as `labels.as_labels` returns them.
+    label_pieces : callable, optional
+        Yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them.
     label : int, optional
         Position, in the input, of the column of labels, which the table itself no longer has.
     fitted : FittedFeatures, optional
@@ -202,43 +145,56 @@ class Table:
     shape: tuple[int, int]
     dtype: DType
     rows: Rows
-    parallel: bool
-    resident_bytes: int
+    parallel: bool = True
+    resident_bytes: int = 0
     fingerprint: str
     feature_names: list[str] | None = None
-    read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
-    read_labels: Callable[[], Labels] | None = None
+    read_sample_names: Callable[[], AnyArray | None] | None = None
+    label_pieces: Callable[[], Iterator[AnyArray]] | None = None
     label: int | None = None
     fitted: FittedFeatures | None = None
 
     @cached_property
-    def sample_names(self) -> NDArray[np.str_] | None:
-        """The m names, where the input has names that are not a plain range."""
+    def sample_names(self) -> AnyArray | None:
+        """The m names, where the input has names that are not a plain range; read at the first use."""
         return self.read_sample_names() if self.read_sample_names else None
 
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop as `Source.read` promises."""
+    def read(self, start: int, stop: int) -> AnyArray:
+        """Return rows start to stop, an array (stop - start, f) of `dtype`, C-contiguous, possibly read-only."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise IndexError(f"rows {start} to {stop} of {self.shape[0]}")
         if start == stop:
             return np.empty((0, self.shape[1]), self.dtype)
         return np.ascontiguousarray(self.rows.read(start, stop), dtype=self.dtype)
 
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield all rows as `Source.blocks` promises."""
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
+        """Yield all rows in order as arrays (rows, f) of `dtype`, the last one shorter."""
         if rows < 1:
             raise ValueError(f"blocks of {rows} rows")
         for block in self.rows.blocks(rows):
             yield np.ascontiguousarray(block, dtype=self.dtype)
 
     def labels(self) -> Labels | None:
-        """Return the known labels as `Source.labels` promises."""
-        return self.read_labels() if self.read_labels else None
+        """Return the known labels, an array (m,) of int64 or strings, or None if no label column was named."""
+        if self.label_pieces is None:
+            return None
+        return as_labels(np.concatenate([np.ravel(piece) for piece in self.label_pieces()]), self.name)
 
 
-def rebatch(pieces: Iterable[Block], rows: int) -> Iterator[Block]:
+Source = Table
+
+
+@runtime_checkable
+class LazySource(Protocol):
+    """A table whose rows the workers of a cluster compute themselves."""
+
+    def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
+        """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
+
+
+def rebatch(pieces: Iterable[AnyArray], rows: int) -> Iterator[AnyArray]:
     """Yield the rows of ``pieces`` in order, `rows` at a time, the last block shorter; copies only across a seam."""
-    pending: list[Block] = []
+    pending: list[AnyArray] = []
     count = 0
     for piece in pieces:
         rest = piece
@@ -272,12 +228,10 @@ class FileStamp:
 
     def check(self) -> None:
         """Raise ``BadInput`` if the file is no longer the one that was opened."""
-        with faults.reading(self.name):
-            status = os.stat(self.path)
-        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+        if FileStamp.of(Request(self.name, self.path)) != self:
             raise faults.changed(self.name)
 
-    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> NDArray[np.uint8]:
+    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> UInt8:
         """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes)."""
         # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
         with faults.reading(self.name), open(self.path, "rb", buffering=0) as stream:
@@ -300,6 +254,147 @@ class FileStamp:
 def digest(*parts: object) -> str:
     """Return a hexadecimal digest of the parts, in order."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def is_sparse(value: object) -> TypeGuard[sparse.sparray]:
+    """Return whether something is a SciPy sparse matrix or array."""
+    return bool(sparse.issparse(value))
+
+
+def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:
+    """Return a SciPy sparse matrix as CSR, after checking that its indices are within its shape.
+
+    SciPy does not check them where it reads a file, and turning such a matrix into a dense one writes outside of it.
+    """
+    rows, columns = check_shape(name, matrix.shape)
+    dtype = check_dtype(name, matrix.dtype)
+    if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
+        raise BadInput(
+            name,
+            f"a sparse matrix of {rows} rows with {matrix.nnz} entries",
+            "at least one entry in a thousand rows, where there are so many",
+            "nearly all samples would be equal, and gigabytes of pointers to nothing be held",
+            "check that the file is undamaged and need not be transposed, or drop the empty rows",
+        )
+    with faults.reading(name):
+        if matrix.format in ("csr", "csc", "bsr"):
+            # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
+            # differences, which in 32 bits may be above 0 where pointers fall.
+            if (matrix.indptr[1:] < matrix.indptr[:-1]).any():
+                raise ValueError("pointers that do not ascend")
+            matrix.check_format(full_check=True)
+        csr = sparse.csr_array(matrix)
+        csr = csr if csr.dtype == dtype else csr.astype(dtype)
+    return csr.reshape((rows, columns))
+
+
+def _arrays_of(matrix: Matrix) -> tuple[AnyArray, ...]:
+    return (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
+
+
+def content_digest(matrix: Matrix) -> str:
+    """Return a digest of a matrix's values, shape and type."""
+    state = hashlib.blake2b(repr((matrix.shape, matrix.dtype.str)).encode(), digest_size=16)
+    for part in _arrays_of(matrix):
+        step = max(1, (4 << 20) // max(1, part[:1].nbytes))
+        for start in range(0, len(part), step):  # by pieces, as a strided array has to be copied to be hashed
+            state.update(np.ascontiguousarray(part[start : start + step]).data.cast("B"))
+    return state.hexdigest()
+
+
+@dataclass
+class MatrixRows(Rows):
+    """The rows of a dense or CSR matrix in memory; pickled with it."""
+
+    matrix: Matrix
+
+    def __post_init__(self) -> None:
+        self.n_rows, self.sparse = int(self.matrix.shape[0]), is_sparse(self.matrix)
+
+    def csr(self) -> sparse.csr_array | None:
+        return self.matrix if is_sparse(self.matrix) else None
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        part = self.matrix[start:stop]
+        return np.array(part.toarray() if is_sparse(part) else part, order="C")
+
+
+class LoadedRows(Rows):
+    """The rows of a matrix that `load` reads whole, at the first use in each process; pickled without it."""
+
+    def __init__(self, load: Callable[[], Matrix], n_rows: int, matrix: Matrix | None = None) -> None:
+        self._load, self.n_rows = load, n_rows
+        self._loaded = None if matrix is None else MatrixRows(matrix)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_loaded": None}
+
+    def _matrix(self) -> MatrixRows:
+        with LOAD_LOCK:
+            if self._loaded is None:
+                self._loaded = MatrixRows(self._load())
+                self.sparse = self._loaded.sparse
+            return self._loaded
+
+    def csr(self) -> sparse.csr_array | None:
+        return self._matrix().csr()
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        return self._matrix().read(start, stop)
+
+
+def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
+    """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
+    made: dict[str, Any] = {
+        "rows": MatrixRows(matrix),
+        "parallel": False,
+        "resident_bytes": sum(part.nbytes for part in _arrays_of(matrix)),
+        **optional,
+    }
+    if "fingerprint" not in made:
+        made["fingerprint"] = content_digest(matrix)
+    return Table(name=name, shape=check_shape(name, matrix.shape), dtype=check_dtype(name, matrix.dtype), **made)
+
+
+def loaded_table(load: Callable[[], Matrix], name: str, fingerprint: str, matrix: Matrix | None = None) -> Table:
+    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run.
+
+    ``load`` raises ``BadInput`` where the file has changed.
+    """
+    matrix = load() if matrix is None else matrix
+    rows = LoadedRows(load, int(matrix.shape[0]), matrix)
+    rows.sparse = is_sparse(matrix)
+    return matrix_table(matrix, name, rows=rows, fingerprint=fingerprint)
+
+
+def transposed(table: Table) -> Table:
+    """Return ``table`` with its columns as samples, loaded whole, for formats whose columns can't be read in parts."""
+    m, f = table.shape
+    names = table.feature_names
+    return replace(
+        table,
+        shape=(f, m),
+        rows=LoadedRows(partial(_load_transposed, table), f),
+        parallel=False,
+        resident_bytes=m * f * table.dtype.itemsize,
+        fingerprint=digest(table.fingerprint, "transposed"),
+        feature_names=None if table.sample_names is None else table.sample_names.tolist(),
+        read_sample_names=partial(np.array, names, dtype=np.str_) if names else None,
+        label_pieces=None,
+    )
+
+
+def _load_transposed(table: Table) -> Matrix:
+    """Return all values of a table of shape (m, f) as a matrix (f, m), sparse where the table is."""
+    if (matrix := table.rows.csr()) is not None:
+        return sparse.csr_array(matrix.T)
+    with faults.reading(table.name):
+        whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
+    start = 0
+    for block in table.blocks(1024):
+        whole[:, start : start + len(block)] = block.T
+        start += len(block)
+    return whole
 
 
 def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
@@ -363,29 +458,9 @@ def check_dtype(name: str, dtype: DType) -> DType:
 
 
 def check_block(
-    block: Block, first_row: int, name: str, feature_names: list[str] | None = None, *, gaps: bool = False
+    block: AnyArray, first_row: int, name: str, feature_names: list[str] | None = None, *, gaps: bool = False
 ) -> None:
-    """Raise ``BadInput`` if a block holds a value that is not finite or too large for float32.
-
-    Parameters
-    ----------
-    block : (rows, f) array
-        Real numbers, as a `Source` gives them.
-    first_row : int
-        Row of the table that the block starts at; rows and columns in the message count from 0.
-    name : str
-        The input as the user wrote it.
-    feature_names : list of str, optional
-        The f names of the columns.
-    gaps : bool
-        Whether values may be missing (NaN).
-
-    Raises
-    ------
-    BadInput
-        Says row, column, value and how many such values the block holds. The largest magnitude allowed leaves room for
-        differences and sums of such values in float64.
-    """
+    """Raise ``BadInput`` if a block holds a value that is not finite or too large for float32."""
     if block.size == 0 or block.dtype.kind in "biu":
         return
     with np.errstate(invalid="ignore"):  # minimum and maximum pass a NaN on, and need no copy of the block
@@ -412,3 +487,105 @@ def check_block(
         "differences of such values would overflow float64",
         "divide the columns by a power of ten, or take their logarithms",
     )
+
+
+@dataclass
+class NeighborDistances(Rows):
+    """The rows of a symmetric sparse matrix of distances: infinite where none is stored, 0 on the diagonal."""
+
+    matrix: sparse.csr_array  # (m, m) float64, without the diagonal
+
+    def __post_init__(self) -> None:
+        self.n_rows = int(self.matrix.shape[0])
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        part = self.matrix[start:stop]
+        rows = np.full(part.shape, np.inf)
+        rows[np.repeat(np.arange(stop - start), np.diff(part.indptr)), part.indices] = part.data
+        rows[np.arange(stop - start), np.arange(start, stop)] = 0.0
+        return rows
+
+
+def neighbor_distances(source: Table) -> Table:
+    """Return the table of a sparse matrix of distances (m, m) with `NeighborDistances`; other sources as they are.
+
+    A distance that is stored in one direction is that of both.
+    """
+    matrix = source.rows.csr()
+    if matrix is None and source.rows.sparse:
+        raise BadInput(
+            source.name,
+            "a Dask array of sparse blocks with metric='precomputed'",
+            "a SciPy matrix, or a file of one",
+            "what is not stored would be read as the distance 0",
+            "give it computed, as array.compute() returns it",
+        )
+    if matrix is None:
+        return source
+    graph = _symmetric(matrix, source.name)
+    return replace(
+        source,
+        dtype=np.dtype(np.float64),
+        rows=NeighborDistances(graph),
+        parallel=False,
+        resident_bytes=sum(part.nbytes for part in _arrays_of(graph)),
+        fingerprint=digest(source.fingerprint, "neighbours"),
+    )
+
+
+def check_neighbors(source: Table, n: int) -> None:
+    """Refuse sparse distances with fewer than n others in a row; other sources pass."""
+    if not isinstance(source.rows, NeighborDistances):
+        return
+    counts = np.diff(source.rows.matrix.indptr)
+    if counts.min() < n:
+        row = int(np.argmin(counts))
+        raise BadInput(
+            source.name,
+            f"{counts[row]} stored distances of sample {row}",
+            f"at least {n} to others in every row, as an entry that is not stored is no neighbour",
+            "its neighbourhood would be too small",
+            f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')",
+        )
+
+
+def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
+    """A matrix of distances, checked, with what is stored in either direction in both; zeros that are stored stay."""
+    stored = sparse.coo_array(matrix)
+    i, j, d = stored.row.astype(np.int64), stored.col.astype(np.int64), np.asarray(stored.data, np.float64)
+    slack = ROUNDED_TO * np.abs(d[np.isfinite(d)]).max(initial=0.0)
+    for bad, allowed in (
+        (~np.isfinite(d), "finite distances"),
+        (d < -slack, "distances of at least 0"),
+        ((i == j) & (np.abs(d) > slack), "nothing but zeros on the diagonal"),
+    ):
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise BadInput(
+                name,
+                f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}",
+                allowed,
+                "the farthest might be taken for neighbours",
+                "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out",
+            )
+    others = i != j
+    i, j, d = i[others], j[others], np.maximum(d[others], 0.0)
+    low, high = np.minimum(i, j), np.maximum(i, j)
+    order = np.lexsort((i > j, high, low))  # of two directions the upper triangle's counts
+    low, high, d = low[order], high[order], d[order]
+    again = np.flatnonzero((low[1:] == low[:-1]) & (high[1:] == high[:-1])) + 1
+    uneven = np.abs(d[again] - d[again - 1]) > np.maximum(SYMMETRIC_TO * np.maximum(d[again], d[again - 1]), slack)
+    if uneven.any():
+        at = int(again[np.argmax(uneven)])
+        raise BadInput(
+            name,
+            f"{d[at - 1]:g} from sample {low[at]} to {high[at]} and {d[at]:g} back",
+            "one distance for both directions, which may be stored in one alone",
+            "the tensor would have two values for one pair",
+            "give D.maximum(D.T) where both directions mean the same",
+        )
+    kept = np.ones(len(d), np.bool_)
+    kept[again] = False
+    low, high, d = low[kept], high[kept], d[kept]
+    entries = np.concatenate([d, d]), (np.concatenate([low, high]), np.concatenate([high, low]))
+    return sparse.csr_array(entries, shape=matrix.shape)

@@ -1,4 +1,4 @@
-"""Columns become features: functions that select them and collect categories, and the `Rows` of the features.
+"""Columns of a table: which of them hold the labels and which become features, categories, and the `Rows` of features.
 
 `Features`, the user's settings, and `FittedFeatures`, the settings fitted to a table, are in `features`.
 """
@@ -10,32 +10,193 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput, IPS2Warning
-from ips2_dask.readers import faults
-from ips2_dask.readers.base import PIECE_BYTES, Block, Rows, Table, check_shape, digest
+from ips2_dask.readers import faults, labels
+from ips2_dask.readers.base import PIECE_BYTES, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
-from ips2_dask.readers.labels import nearest_names, whole_number
+from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from scipy.sparse import csr_array
 
-NUMBERS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
+RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
 
 
-class ColumnSelection(NamedTuple):
-    """Positions, in a table, of the columns that become features."""
+def whole_number(wanted: str | int) -> int | None:
+    """Return ``wanted`` as a column number if it is one, also when it comes as text from a command line."""
+    if isinstance(wanted, str):
+        return int(wanted) if labels.WHOLE.fullmatch(wanted.strip()) else None
+    return int(wanted)
 
-    columns: tuple[int, ...]  # all of them, ascending
-    one_hot: frozenset[int]  # those of them that hold categories
+
+def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_columns: int) -> int:
+    """Return the position of a label column, given by name (looked for first) or number; raises ``BadInput``."""
+    matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    number = whole_number(wanted)
+    if not matches and number is not None and -n_columns <= number < n_columns:
+        return number % n_columns
+    numbers = f"a number from {-n_columns} to {n_columns - 1}"
+    if matches:
+        problem = f"{len(matches)} columns named {str(wanted)!r}"
+    elif number is not None:
+        problem = f"no column {number}, as there are {n_columns}"
+    else:
+        problem = f"no column {wanted!r} to take the labels from"
+    raise BadInput(
+        name,
+        problem,
+        f"{numbers}, or a name ({nearest_names(str(wanted), names)})",
+        "the result would be scored against nothing",
+        "correct labels_column (--labels-column), or leave it out",
+    )
+
+
+def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
+    """Return a clause for messages: the names most like ``wanted``, or that the columns have no names."""
+    return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
+
+
+def column_title(position: int, names: Sequence[str] | None) -> str:
+    """Return what messages call a column."""
+    return f"column {position}" + (f" ({names[position]!r})" if names else "")
+
+
+def check_names(name: str, columns: list[str]) -> None:
+    """Raise ``BadInput`` if two columns have one name."""
+    twice = sorted(column for column, count in Counter(columns).items() if count > 1)
+    if twice:
+        raise BadInput(
+            name,
+            f"several columns named {twice[0]!r}",
+            "a name of its own for each column",
+            "one would be read in place of the other",
+            "rename them",
+        )
+
+
+def piece_names(pieces: Callable[[], Iterator[AnyArray]]) -> AnyArray | None:
+    """Return the values of a stored index as names; None where they count the rows, or the rows of each part."""
+    return counted_names(np.concatenate(list(pieces())))
+
+
+def counted_names(values: AnyArray) -> AnyArray | None:
+    """Return names as strings; None where they count the rows, or the rows of each part."""
+    if all(isinstance(value, int) for value in values) and len(set(values)) < len(values):
+        return None
+    names = values.astype(np.str_)
+    return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
+
+
+def take_label_column(table: Table, wanted: str | int | None) -> Table:
+    """Return ``table`` without one of its columns, which becomes its labels, or as it is without one."""
+    if wanted is None:
+        return table
+    position = find_column(table.name, wanted, table.feature_names, table.shape[1])
+    names = table.feature_names
+    others = np.delete(np.arange(table.shape[1]), position)
+    return replace(
+        table,
+        shape=check_shape(table.name, (table.shape[0], len(others))),
+        rows=FeatureRows(table, others),
+        fingerprint=digest(table.fingerprint, "labels in column", position),
+        feature_names=[*names[:position], *names[position + 1 :]] if names else None,
+        label_pieces=partial(_column_pieces, table.rows, position),
+        label=position,
+    )
+
+
+def take_label_variable(
+    table: Table, variable: str, count: int, label_pieces: Callable[[], Iterator[AnyArray]]
+) -> Table:
+    """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
+    m, f = table.shape
+    if count != m:
+        hint = ", or give transpose=True (--transpose)" if count == f else ""
+        raise BadInput(
+            table.name,
+            f"{count} labels in {variable!r} for {m} samples",
+            "one label for each sample",
+            "labels and samples would not belong together",
+            f"name the variable that belongs to these samples{hint}",
+        )
+    return replace(table, fingerprint=digest(table.fingerprint, "labels in", variable), label_pieces=label_pieces)
+
+
+def _column_pieces(rows: Rows, position: int) -> Iterator[AnyArray]:
+    """Yield one column of a table of numbers, a piece for each block of rows."""
+    return (block[:, position].copy() for block in rows.blocks(labels.PIECE_ROWS))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The columns of a table that become features."""
+
+    names: Sequence[str] | None
+    n_columns: int
+    label: int | None
+    kept: tuple[int, ...]
+    encoded: tuple[int, ...]
+    features: Features | FittedFeatures | None
+
+    @property
+    def missing(self) -> str:
+        """What is done where a value is missing."""
+        return "refuse" if self.features is None else self.features.missing
+
+    def fitted(self, categories: dict[int, tuple[Category, ...]]) -> FittedFeatures | None:
+        """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
+        if not isinstance(self.features, Features):
+            return self.features
+        return FittedFeatures(
+            columns=tuple(
+                Column(number=place, name=self.names[place] if self.names else None, categories=categories.get(place))
+                for place in self.kept
+            ),
+            n_columns=self.n_columns,
+            label=self.label,
+            missing=self.features.missing,
+        )
+
+    def kept_names(self) -> list[str] | None:
+        """Return the names of the columns that become features."""
+        return None if self.names is None else [self.names[place] for place in self.kept]
+
+    def category_sets(self, name: str, *, typed: bool = True) -> dict[int, CategorySet]:
+        """Return a set for the categories of each of the ``encoded`` columns."""
+        return {
+            place: CategorySet(name, column_title(place, self.names), self.missing, typed=typed)
+            for place in self.encoded
+        }
+
+
+def choose(
+    name: str,
+    features: Features | FittedFeatures | None,
+    names: Sequence[str] | None,
+    n_columns: int,
+    label: int | None = None,
+    hidden: Sequence[int] = (),
+) -> Chosen:
+    """Return the columns of a table that become features: all but that of the labels where nothing is said."""
+    if features is None:
+        kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
+        return Chosen(names, n_columns, label, kept, (), None)
+    if isinstance(features, FittedFeatures):
+        matched = match_columns(name, features, names, n_columns, label, hidden)
+        return Chosen(names, n_columns, label, matched, (), features)
+    return select_columns(name, features, names, n_columns, label, hidden)
 
 
 def select_columns(
@@ -45,35 +206,15 @@ def select_columns(
     n_columns: int,
     label: int | None = None,
     hidden: Sequence[int] = (),
-) -> ColumnSelection:
-    """Return the columns of a table that become features.
-
-    Parameters
-    ----------
-    name : str
-        The table as the user wrote it, for messages.
-    features : Features
-    names : sequence of str, optional
-        The columns' names.
-    n_columns : int
-    label : int, optional
-        The column of labels.
-    hidden : sequence of int
-        Columns that hold the names of the rows.
-
-    Raises
-    ------
-    BadInput
-        If there is no such column, or the settings contradict one another.
-    """
-    positions_of: dict[str, list[int]] = {what: [] for what in REMEDY}
-    for what, positions in positions_of.items():
-        for item in getattr(features, what) or ():
-            positions += _positions(name, item, names, n_columns, what)
-
-    def title(position: int) -> str:
-        return f"column {position}" + (f" ({names[position]!r})" if names else "")
-
+) -> Chosen:
+    """Return the columns of a table that become features; ``hidden`` ones hold the names of the rows."""
+    positions_of = {
+        what: [
+            place for item in getattr(features, what) or () for place in _positions(name, item, names, n_columns, what)
+        ]
+        for what in REMEDY
+    }
+    title = partial(column_title, names=names)
     dropped, one_hot = set(positions_of["drop_columns"]), set(positions_of["one_hot"])
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
@@ -130,7 +271,7 @@ def select_columns(
             "there would be nothing to cluster",
             "drop fewer columns (drop_columns, --drop-columns)",
         )
-    return ColumnSelection(tuple(selected), frozenset(one_hot))
+    return Chosen(names, n_columns, label, tuple(selected), tuple(sorted(one_hot)), features)
 
 
 def match_columns(
@@ -148,11 +289,6 @@ def match_columns(
     columns of the run's input, with or without that of the labels, or those alone that became features. Names that only
     count the columns (0, 1, 2, ...) are none; but a table that has the numbers of a run without names is matched by
     them.
-
-    Raises
-    ------
-    BadInput
-        If a column is missing, or it is unclear which one is meant.
     """
     places = [place for place in range(n_columns) if place != label and place not in hidden]
     titles = None if names is None else [names[place] for place in places]
@@ -225,62 +361,46 @@ def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
         warnings.warn(f"{name}: {what} of the run, and left out{rest}", IPS2Warning, stacklevel=2)
 
 
-def make_columns(
-    kept: Sequence[int], names: Sequence[str] | None, categories: dict[int, tuple[str | float | None, ...]]
-) -> tuple[Column, ...]:
-    """Return a `Column` for each of these positions, with its name and its categories if it has them."""
-    return tuple(
-        Column(number=place, name=names[place] if names else None, categories=categories.get(place)) for place in kept
-    )
-
-
 def _positions(name: str, item: str | int, names: Sequence[str] | None, n_columns: int, what: str) -> list[int]:
     """Return the positions that a name, a number or a range stands for."""
     matches = [place for place, title in enumerate(names or ()) if title == str(item)]
+
+    def unknown(found: str) -> BadInput:
+        near = nearest_names(str(item), [title for title in names if title] if names else None)
+        known = f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name ({near})"
+        return _wrong_column(name, found, known, what)
+
     if len(matches) > 1:
-        raise _ambiguous_column(name, f"{len(matches)} columns named {str(item)!r}", "a number for such a column", what)
+        raise _wrong_column(name, f"{len(matches)} columns named {str(item)!r}", "a number for such a column", what)
     if matches:
         return matches
     number = whole_number(item)
     if number is not None:
         if -n_columns <= number < n_columns:
             return [number % n_columns]
-        raise _no_such_column(name, f"no column {number}, as there are {n_columns}", str(item), names, n_columns, what)
+        raise unknown(f"no column {number}, as there are {n_columns}")
     text = str(item)
-    ends = [(int(match[1]), int(match[2])) for match in [NUMBERS.fullmatch(text)] if match]
+    ends = [(int(match[1]), int(match[2])) for match in [RANGE.fullmatch(text)] if match]
     if ends and ends[0][1] >= n_columns:
-        raise _no_such_column(name, f"no column {ends[0][1]}, as there are {n_columns}", text, names, n_columns, what)
+        raise unknown(f"no column {ends[0][1]}, as there are {n_columns}")
     titles = [] if ends else list(names or ())
     for position, mark in enumerate(text):
         first, last = text[:position].strip(), text[position + 1 :].strip()
         if mark == "-" and titles.count(first) == titles.count(last) == 1:
             ends.append((titles.index(first), titles.index(last)))
     if len(ends) > 1:
-        raise _ambiguous_column(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
+        raise _wrong_column(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
     if not ends:
-        raise _no_such_column(name, f"no column {text!r}", text, names, n_columns, what)
+        raise unknown(f"no column {text!r}")
     first_place, last_place = ends[0]
     if first_place > last_place:
-        raise _ambiguous_column(
+        raise _wrong_column(
             name, f"the range {text!r}, which ends before it begins", "a range in the table's order", what
         )
     return list(range(first_place, last_place + 1))
 
 
-def _no_such_column(
-    name: str, found: str, item: str, names: Sequence[str] | None, n_columns: int, what: str
-) -> BadInput:
-    return BadInput(
-        name,
-        found,
-        f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name "
-        f"({nearest_names(item, [title for title in names if title] if names else None)})",
-        "other columns than those meant would be clustered",
-        f"correct {what} ({REMEDY[what]})",
-    )
-
-
-def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInput:
+def _wrong_column(name: str, found: str, allowed: str, what: str) -> BadInput:
     return BadInput(
         name, found, allowed, "other columns than those meant would be clustered", f"correct {what} ({REMEDY[what]})"
     )
@@ -324,18 +444,7 @@ def is_missing(text: str | None) -> bool:
 
 
 class CategorySet:
-    """The distinct values of a column, collected block by block; the order of the blocks does not matter.
-
-    Parameters
-    ----------
-    name, title : str
-        Of the table and of the column, for messages.
-    missing : str
-        As of `Features`.
-    typed : bool
-        Whether numbers come as float, so that text is text. In a text file, where they come as text, all categories
-        are numbers if each is the spelling of a number of its own, and not one such as 01234.
-    """
+    """The distinct values of a column, collected block by block; the order of the blocks does not matter."""
 
     def __init__(self, name: str, title: str, missing: str, *, typed: bool = True) -> None:
         self._name, self._title, self._missing, self._typed = name, title, missing, typed
@@ -343,13 +452,7 @@ class CategorySet:
         self._lacking = False
 
     def add(self, values: Iterable[str | float | None]) -> None:
-        """Add the different values of a block, None or NaN where they are missing.
-
-        Raises
-        ------
-        BadInput
-            Where there are more than `MOST_CATEGORIES`.
-        """
+        """Add the different values of a block, None or NaN where they are missing."""
         for value in values:
             if isinstance(value, float):
                 self._add_number(value)
@@ -375,13 +478,7 @@ class CategorySet:
             self._found.add(value + 0.0)  # -0 is 0
 
     def categories(self) -> tuple[Category, ...]:
-        """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them.
-
-        Raises
-        ------
-        BadInput
-            If the column has no value.
-        """
+        """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them."""
         values = self._found
         if any(isinstance(value, str) for value in values):
             values = {category_text(value) for value in values}
@@ -431,24 +528,10 @@ def text_codes(texts: Iterable[str | None], categories: tuple[Category, ...]) ->
 
 def category_codes(
     texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
-) -> NDArray[np.float64]:
-    """Return the code of each text, as `text_codes` does, float64 (rows,).
+) -> Float64:
+    """Return the code of each text, as `text_codes` does, float64 (rows,); raises ``BadInput`` for an unknown one.
 
-    Parameters
-    ----------
-    texts : pyarrow.StringArray
-    categories : tuple
-    ignore : bool
-        Whether a text that is no category is allowed.
-    name, where : str
-        The table as the user wrote it, and the title of the column, for messages.
-    first_row : int
-        Row of the table that the first text is from.
-
-    Raises
-    ------
-    BadInput
-        Where a text is no category; says its row.
+    ``where`` is what messages call the column, and ``first_row`` the row that the first text is from.
     """
     words = texts.dictionary_encode()
     codes = np.array([*text_codes(words.dictionary.to_pylist(), categories), math.nan])
@@ -474,96 +557,73 @@ def unknown_category(name: str, category: Category, where: str, row: int, catego
     )
 
 
-@dataclass
 class FeatureRows(Rows):
     """Features of the rows of a table, in which columns of text are numbers of their categories already."""
 
-    inner: Rows
-    places: NDArray[np.intp]  # of the columns in the inner rows
-    columns: tuple[Column, ...]  # none where nothing is encoded: of a wide table they would take much room in tasks
-    name: str
-    ignore_unknown: bool
-    width: int  # of the inner rows, in bytes
+    def __init__(self, table: Table, places: AnyArray, fitted: FittedFeatures | None = None) -> None:
+        self._inner, self._places, self._name = table.rows, places, table.name
+        # none where nothing is encoded: of a wide table they would take much room in tasks
+        self._columns = fitted.columns if fitted is not None and fitted.one_hot else ()
+        self._ignore_unknown = fitted is not None and fitted.handle_unknown == "ignore"
+        self._step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
+        self.n_rows, self.grain, self.sparse = table.rows.n_rows, table.rows.grain, table.rows.sparse
 
-    def __post_init__(self) -> None:
-        self.n_rows, self.grain, self.sparse = self.inner.n_rows, self.inner.grain, self.inner.sparse
+    def csr(self) -> csr_array | None:
+        matrix = None if self._columns else self._inner.csr()
+        return None if matrix is None else matrix[:, self._places]
 
-    def read(self, start: int, stop: int) -> Block:
+    def read(self, start: int, stop: int) -> AnyArray:
         """Return rows start to stop; reads few rows at a time if most columns are left out."""
-        step = max(1, 8 * PIECE_BYTES // self.width)
-        pieces = [self._features(self.inner.read(row, min(row + step, stop)), row) for row in range(start, stop, step)]
+        lows = range(start, stop, self._step)
+        pieces = [self._features(self._inner.read(low, min(low + self._step, stop)), low) for low in lows]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield all rows, `rows` at a time."""
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
         row = 0
-        for block in self.inner.blocks(rows):
+        for block in self._inner.blocks(rows):
             yield self._features(block, row)
             row += len(block)
 
-    def _features(self, block: Block, first_row: int) -> Block:
-        if not self.columns:
-            return block[:, self.places]
-        ends = [0, *accumulate(column.width for column in self.columns)]
+    def _features(self, block: AnyArray, first_row: int) -> AnyArray:
+        if not self._columns:
+            return block[:, self._places]
+        ends = [0, *accumulate(column.width for column in self._columns)]
         features = np.zeros((len(block), ends[-1]), block.dtype)
-        for place, column, low, high in zip(self.places, self.columns, ends, ends[1:], strict=False):
+        for place, column, low, high in zip(self._places, self._columns, ends, ends[1:], strict=False):
             if column.categories is None:
                 features[:, low] = block[:, place]
             else:
-                features[:, low:high] = self._indicators(block[:, place], column, first_row)
+                features[:, low:high] = self._indicators(block[:, place], column.categories, column.title, first_row)
         return features
 
-    def _indicators(self, values: Block, column: Column, first_row: int) -> Block:
+    def _indicators(self, values: AnyArray, categories: tuple[Category, ...], title: str, first_row: int) -> AnyArray:
         """Return float64 (rows, categories): 1 for the row's category, NaN in the whole row if the value is missing."""
-        assert column.categories is not None
-        known_categories = [category for category in column.categories if category is not None]
-        if are_text(column.categories):
-            codes = values.astype(np.float64)
-        else:
-            numbers = np.array(known_categories, np.float64)
+        known = [category for category in categories if category is not None]
+        codes = values.astype(np.float64)
+        if not are_text(categories):
+            numbers = np.array(known, np.float64)
             positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
             matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
-            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, -1.0))
-            if not self.ignore_unknown and (codes < 0).any():
+            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, UNKNOWN_CODE))
+            if not self._ignore_unknown and (codes < 0).any():
                 row = int(np.argmax(codes < 0))
-                where = f"column {column.title!r}"
-                raise unknown_category(self.name, float(values[row]), where, first_row + row, column.categories)
+                raise unknown_category(self._name, float(values[row]), f"column {title!r}", first_row + row, categories)
         missing = np.isnan(codes)
-        if None in column.categories:
-            codes = np.where(missing, len(known_categories), codes)
-        indicators = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
-        if None not in column.categories:
+        if None in categories:
+            codes = np.where(missing, len(known), codes)
+        indicators = (codes[:, None] == np.arange(len(categories))).astype(np.float64)
+        if None not in categories:
             indicators[missing] = np.nan
         return indicators
 
 
-def feature_table(
-    table: Table, fitted: FittedFeatures, places: Sequence[int] | None = None, key: object = None
-) -> Table:
-    """Return a table of features.
-
-    Parameters
-    ----------
-    table : Table
-        Numbers, or numbers of categories.
-    fitted : FittedFeatures
-    places : sequence of int, optional
-        Position, in the table, of each column of ``fitted``; by default 0, 1, 2, ...
-    key : object
-        Anything else that the values depend on; part of the fingerprint.
-    """
-    own = tuple(range(table.shape[1])) if places is None else tuple(places)
-    plain = own == tuple(range(table.shape[1])) and not fitted.one_hot
-    rows = table.rows
-    if not plain:
-        rows = FeatureRows(
-            table.rows,
-            np.array(own, np.intp),
-            fitted.columns if fitted.one_hot else (),
-            table.name,
-            fitted.handle_unknown == "ignore",
-            table.shape[1] * table.dtype.itemsize,
-        )
+def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None) -> Table:
+    """Return a table of features."""
+    if fitted is None:
+        return table
+    all_of_it = tuple(range(table.shape[1]))
+    own = all_of_it if places is None else tuple(places)
+    plain = own == all_of_it and not fitted.one_hot
     names = fitted.feature_names if table.feature_names is not None or not plain else None
     if plain and all(column.name is None for column in fitted.columns):
         names = table.feature_names  # of new samples, which a run without names takes by position
@@ -571,21 +631,15 @@ def feature_table(
         table,
         shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
         dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
-        rows=rows,
+        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted),
         feature_names=names,
-        fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own, key),
+        fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own),
         fitted=fitted,
     )
 
 
 def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Table:
-    """Return the features of a table that holds nothing but numbers.
-
-    Raises
-    ------
-    BadInput
-        If there is no such column, or the settings contradict one another.
-    """
+    """Return the features of a table that holds nothing but numbers."""
     label, own = table.label, [*range(table.shape[1])]
     if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more
         own = [place + (place >= label) for place in own]
@@ -595,42 +649,16 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
         names = [""] * n_columns
         for place, title in zip(own, table.feature_names, strict=True):
             names[place] = title
-    if isinstance(features, FittedFeatures):
-        _refuse_sparse(table, bool(features.one_hot))
-        if any(are_text(column.categories) for column in features.columns):
-            raise BadInput(
-                table.name,
-                "a table without text",
-                "one with the text columns that the run encoded (one_hot)",
-                "their categories would be unknown",
-                "give a table of text, a Parquet file or a data frame",
-            )
-        selected = match_columns(table.name, features, names, n_columns, label)
-        return feature_table(table, features, [place - (label is not None and place > label) for place in selected])
-    selected, one_hot = select_columns(table.name, features, names, n_columns, label)
-    _refuse_sparse(table, bool(one_hot))
-    places = {place: own.index(place) for place in selected}
-    category_sets = {
-        place: CategorySet(table.name, _column_title(place, names), features.missing) for place in sorted(one_hot)
-    }
-    if category_sets:
-        step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
-        for block in table.rows.blocks(step):
-            for place, collected in category_sets.items():
-                collected.add(np.unique(block[:, places[place]].astype(np.float64)).tolist())
-    categories = {place: collected.categories() for place, collected in category_sets.items()}
-    fitted = FittedFeatures(
-        columns=make_columns(selected, names, categories), n_columns=n_columns, label=label, missing=features.missing
-    )
-    return feature_table(table, fitted, list(places.values()))
-
-
-def _column_title(place: int, names: Sequence[str] | None) -> str:
-    return f"column {place}" + (f" ({names[place]!r})" if names else "")
-
-
-def _refuse_sparse(table: Table, encodes: bool) -> None:
-    if encodes and table.rows.sparse:
+    if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
+        raise BadInput(
+            table.name,
+            "a table without text",
+            "one with the text columns that the run encoded (one_hot)",
+            "their categories would be unknown",
+            "give a table of text, a Parquet file or a data frame",
+        )
+    chosen = choose(table.name, features, names, n_columns, label)
+    if features.one_hot and table.rows.sparse:
         raise BadInput(
             table.name,
             "a sparse matrix with one_hot (--one-hot)",
@@ -638,3 +666,12 @@ def _refuse_sparse(table: Table, encodes: bool) -> None:
             "nearly all of its values would be one category",
             "leave one_hot out, or give the categories beside others",
         )
+    place_of = {place: position for position, place in enumerate(own)}
+    category_sets = chosen.category_sets(table.name)
+    if category_sets:
+        step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
+        for block in table.rows.blocks(step):
+            for place, collected in category_sets.items():
+                collected.add(np.unique(block[:, place_of[place]].astype(np.float64)).tolist())
+    fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
+    return feature_table(table, fitted, [place_of[place] for place in chosen.kept])

@@ -24,12 +24,13 @@ def nearest(wanted: str, names: Sequence[str]) -> str:
     return f"the nearest names are {listing(near)}" if near else f"there is {listing(names)}"
 
 
-def unreadable(name: str, error: BaseException) -> BadInput:
+def unreadable(name: str, error: BaseException | str) -> BadInput:
     """Return the fault of a file whose bytes its own library can't make sense of."""
     message = " ".join(str(error).split())[:200] or "no reason"
+    kind = "" if isinstance(error, str) else f"{type(error).__name__}: "
     return BadInput(
         name,
-        f"bytes that can't be read ({type(error).__name__}: {message})",
+        f"bytes that can't be read ({kind}{message})",
         "a whole, undamaged file of the format its name says",
         "part of the samples would be missing or wrong",
         "write or download the file again",
@@ -106,10 +107,17 @@ def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
     )
 
 
-def undecided(name: str, kind: str, suitable: Sequence[str], there: Sequence[str]) -> BadInput:
-    """Return the fault of a file that was named alone but does not hold exactly one matrix."""
+def only_matrix(name: str, kind: str, found: Sequence[tuple[str, str, bool]], other: object) -> str:
+    """Return the only part of a file that holds a matrix, besides the one of another name, of labels.
+
+    ``found`` are name and description of each part, and whether it may be the matrix; raises ``BadInput``.
+    """
+    suitable = [title for title, _, suits in found if suits and title != str(other).strip("/")]
+    if len(suitable) == 1:
+        return suitable[0]
+    there = [f"{title} {what}" for title, what, _ in found]
     count = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
-    return BadInput(
+    raise BadInput(
         name,
         f"{count} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
         "exactly one, or one that is named",

@@ -7,33 +7,19 @@ import math
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import faults
-from ips2_dask.readers.base import (
-    PIECE_BYTES,
-    Block,
-    DType,
-    FileStamp,
-    Request,
-    Rows,
-    StreamedRows,
-    Table,
-    check_dtype,
-    check_shape,
-    digest,
-    is_matrix,
-)
-from ips2_dask.readers.labels import PIECE_LABELS, LabelReader, take_label_column, take_label_variable
-from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table, transposed
+from ips2_dask.readers import base, faults, labels
+from ips2_dask.readers.columns import take_label_column, take_label_variable
 from ips2_dask.store.remote import check_url, open_system, plain, reaching
+from ips2_dask.typing import AnyArray, UInt8
 
 
 @dataclass(frozen=True)
@@ -41,28 +27,22 @@ class NpyLayout:
     """Shape, dtype and order of an array, and the offset of its values in the file, in bytes."""
 
     shape: tuple[int, ...]
-    dtype: DType
+    dtype: base.DType
     fortran: bool
     offset: int
 
     @property
     def n_bytes(self) -> int:
         """Length of the values in the file."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def transposed(self) -> NpyLayout:
         """Return the layout of the same bytes seen as the transpose."""
-        return NpyLayout(self.shape[::-1], self.dtype, not self.fortran, self.offset)
+        return replace(self, shape=self.shape[::-1], fortran=not self.fortran)
 
 
 def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
-    """Read the header of an array; nothing in it is unpickled.
-
-    Raises
-    ------
-    BadInput
-        If it is no .npy header.
-    """
+    """Read the header of an array; nothing in it is unpickled. Raises ``BadInput`` if it is no .npy header."""
     start = stream.tell()
     with faults.reading(name):
         magic = stream.read(6)
@@ -70,12 +50,10 @@ def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
             raise faults.pickled(name, "a pickle")
         stream.seek(start)
         version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        elif version == (2, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-        else:  # 3.0 is for structured types with names outside of latin-1 only
+        if version not in ((1, 0), (2, 0)):  # 3.0 is for structured types with names outside of latin-1 only
             raise ValueError(f"version {version} of the format, which is not for plain numbers")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
         return NpyLayout(tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
 
 
@@ -103,7 +81,15 @@ class RemoteStamp:
                 system, path = open_system(url)
                 metadata = system.info(path)
         except FileNotFoundError:
-            faults.throw(_no_object(name))
+            faults.throw(
+                BadInput(
+                    name,
+                    "nothing there",
+                    "the URL of a .npy file that exists",
+                    "there would be nothing to read",
+                    "check the URL",
+                )
+            )
         size = metadata.get("size")
         if size is None:
             faults.throw(_no_ranges(name, "a server that does not say how long it is"))
@@ -111,7 +97,7 @@ class RemoteStamp:
 
     def digest(self, kind: str, *options: object) -> str:
         """Return the fingerprint of the object as read with these options."""
-        return digest(f"remote {kind}", self.size, self.tags, *options)
+        return base.digest(f"remote {kind}", self.size, self.tags, *options)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return bytes start to stop."""
@@ -124,14 +110,10 @@ class RemoteStamp:
             raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
         raise faults.changed(self.name)
 
-    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> NDArray[np.uint8]:
+    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> UInt8:
         """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes), by a request for each; maybe read-only."""
-        if len(starts) == 1:
-            return np.frombuffer(self.read(starts[0], starts[0] + n_bytes), np.uint8)[None]
-        ranges = np.empty((len(starts), n_bytes), np.uint8)
-        for row, start in zip(ranges, starts, strict=True):
-            row[:] = np.frombuffer(self.read(start, start + n_bytes), np.uint8)
-        return ranges
+        ranges = [np.frombuffer(self.read(start, start + n_bytes), np.uint8) for start in starts]
+        return ranges[0][None] if len(ranges) == 1 else np.stack(ranges)
 
     def check(self) -> None:
         """Raise ``BadInput`` if the object is no longer the one that was opened."""
@@ -140,17 +122,16 @@ class RemoteStamp:
 
 
 @dataclass
-class NpyRows(Rows):
+class NpyRows(base.Rows):
     """The rows of an array in C or Fortran order, from ranges of bytes of a file or of an object behind a URL."""
 
-    stamp: FileStamp | RemoteStamp
+    stamp: base.FileStamp | RemoteStamp
     layout: NpyLayout
 
     def __post_init__(self) -> None:
         self.n_rows = self.layout.shape[0]
 
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop: one range of bytes in C order, one for each column in Fortran order."""
+    def read(self, start: int, stop: int) -> AnyArray:
         self.stamp.check()
         (m, f), dtype, offset = self.layout.shape, self.layout.dtype, self.layout.offset
         if not self.layout.fortran:
@@ -161,33 +142,31 @@ class NpyRows(Rows):
         return np.ascontiguousarray(self.stamp.read_ranges(starts, (stop - start) * dtype.itemsize).view(dtype).T)
 
 
-def npy_table(stamp: FileStamp | RemoteStamp, layout: NpyLayout) -> Table:
+def npy_table(stamp: base.FileStamp | RemoteStamp, layout: NpyLayout) -> base.Table:
     """Return the table of an array whose values are stored as they are in memory."""
-    shape, dtype = check_shape(stamp.name, layout.shape), check_dtype(stamp.name, layout.dtype)
+    shape, dtype = base.check_shape(stamp.name, layout.shape), base.check_dtype(stamp.name, layout.dtype)
     if layout.offset + layout.n_bytes > stamp.size:
         raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
     options = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
-    return Table(
+    return base.Table(
         name=stamp.name,
         shape=shape,
         dtype=dtype,
         rows=NpyRows(stamp, layout),
-        parallel=True,
-        resident_bytes=0,
         fingerprint=stamp.digest("npy", *options),
     )
 
 
-def open_npy(request: Request) -> Table:
+def open_npy(request: base.Request) -> base.Table:
     """Return the table of a .npy file, of which one column may hold the labels."""
-    stamp = FileStamp.of(request)
+    stamp = base.FileStamp.of(request)
     with open(request.path, "rb") as stream:
         layout = _read_layout(stream, request.name)
     table = npy_table(stamp, layout.transposed() if request.transpose else layout)
     return take_label_column(table, request.labels_column)
 
 
-def open_npy_url(request: Request) -> Table:
+def open_npy_url(request: base.Request) -> base.Table:
     """Return the table of a .npy object behind a URL, of which one column may hold the labels."""
     check_url(request.path)
     name = plain(request.name)
@@ -195,12 +174,6 @@ def open_npy_url(request: Request) -> Table:
     layout = _read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
     table = npy_table(stamp, layout.transposed() if request.transpose else layout)
     return take_label_column(table, request.labels_column)
-
-
-def _no_object(name: str) -> BadInput:
-    return BadInput(
-        name, "nothing there", "the URL of a .npy file that exists", "there would be nothing to read", "check the URL"
-    )
 
 
 def _no_ranges(name: str, found: str) -> BadInput:
@@ -216,15 +189,23 @@ def _no_ranges(name: str, found: str) -> BadInput:
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
 
 
-def open_npz(request: Request) -> Table:
-    """Return the table of one member of a .npz archive, or of the sparse matrix that is in it."""
-    stamp = FileStamp.of(request)
-    with faults.reading(request.name):
-        archive = zipfile.ZipFile(request.path)
+@contextmanager
+def _archive(stamp: base.FileStamp) -> Iterator[zipfile.ZipFile]:
+    with faults.reading(stamp.name):
+        archive = zipfile.ZipFile(stamp.path)
     with archive:
+        yield archive
+
+
+def open_npz(request: base.Request) -> base.Table:
+    """Return the table of one member of a .npz archive, or of the sparse matrix that is in it."""
+    stamp = base.FileStamp.of(request)
+    with _archive(stamp) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
+        chosen = None
         if "format" in names and request.member is None:
-            chosen, table = None, _sparse_table(request, stamp)
+            load = partial(_load_sparse, stamp, request.transpose)
+            table = base.loaded_table(load, stamp.name, stamp.digest("npz", "sparse", request.transpose))
         else:
             chosen = _choose_member(archive, request, names)
             table = _member_table(archive, request, stamp, chosen)
@@ -234,32 +215,26 @@ def open_npz(request: Request) -> Table:
         layout = _member_layout(archive, str(labels_column), request.name)
         if layout.dtype.kind == "O":
             raise faults.pickled(request.name, f"an array of Python objects in {labels_column!r}")
-        count = int(np.prod(layout.shape, dtype=object))
-        reader = LabelReader(stamp.name, partial(_label_pieces, stamp, str(labels_column), layout))
-        return take_label_variable(table, str(labels_column), count, reader)
+        pieces = partial(_label_pieces, stamp, str(labels_column), layout)
+        return take_label_variable(table, str(labels_column), math.prod(layout.shape), pieces)
 
 
-def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str]) -> str:
+def _choose_member(archive: zipfile.ZipFile, request: base.Request, names: list[str]) -> str:
     """Return the member to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         member = request.member.removesuffix(".npy")
         if member not in names:
             raise faults.absent(request.name, "array", member, names)
         return member
-    shapes, suitable = [], []
+    found = []
     for name in archive.namelist():
         member = name.removesuffix(".npy")
         if not name.endswith(".npy"):
-            shapes.append(f"{member} (no array)")
+            found.append((member, "(no array)", False))
             continue
         layout = _member_layout(archive, member, request.name)
-        shapes.append(f"{member} {layout.shape} {layout.dtype}")
-        if is_matrix(layout.shape, layout.dtype):
-            suitable.append(member)
-    suitable = [member for member in suitable if member != request.labels_column]
-    if len(suitable) != 1:
-        raise faults.undecided(request.name, "array", suitable, shapes)
-    return suitable[0]
+        found.append((member, f"{layout.shape} {layout.dtype}", base.is_matrix(layout.shape, layout.dtype)))
+    return faults.only_matrix(request.name, "array", found, request.labels_column)
 
 
 def _open_member(archive: zipfile.ZipFile, member: str, name: str) -> IO[bytes]:
@@ -275,9 +250,9 @@ def _member_layout(archive: zipfile.ZipFile, member: str, name: str) -> NpyLayou
         return _read_layout(stream, name)
 
 
-def _member_table(archive: zipfile.ZipFile, request: Request, stamp: FileStamp, member: str) -> Table:
+def _member_table(archive: zipfile.ZipFile, request: base.Request, stamp: base.FileStamp, member: str) -> base.Table:
     layout = _member_layout(archive, member, request.name)
-    shape, dtype = check_shape(request.name, layout.shape), check_dtype(request.name, layout.dtype)
+    shape, dtype = base.check_shape(request.name, layout.shape), base.check_dtype(request.name, layout.dtype)
     entry = archive.NameToInfo.get(member + ".npy") or archive.getinfo(member)
     if layout.offset + layout.n_bytes > entry.file_size:
         raise BadInput(
@@ -289,24 +264,18 @@ def _member_table(archive: zipfile.ZipFile, request: Request, stamp: FileStamp, 
         )
     if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
         return _stored_table(request, stamp, layout, entry)
-    fingerprint = stamp.digest("npz", member)
     if layout.fortran:  # its columns are in order, not its rows
         load = partial(_load_array, stamp, member, request.transpose)
-        return loaded_table(load, stamp, stamp.digest("npz", member, request.transpose))
+        return base.loaded_table(load, stamp.name, stamp.digest("npz", member, request.transpose))
     rows = MemberRows(stamp, member, layout)
-    table = Table(
-        name=request.name,
-        shape=shape,
-        dtype=dtype,
-        rows=rows,
-        parallel=False,
-        resident_bytes=0,
-        fingerprint=fingerprint,
-    )
-    return transposed(table) if request.transpose else table
+    fingerprint = stamp.digest("npz", member)
+    table = base.Table(name=request.name, shape=shape, dtype=dtype, rows=rows, parallel=False, fingerprint=fingerprint)
+    return base.transposed(table) if request.transpose else table
 
 
-def _stored_table(request: Request, stamp: FileStamp, layout: NpyLayout, entry: zipfile.ZipInfo) -> Table:
+def _stored_table(
+    request: base.Request, stamp: base.FileStamp, layout: NpyLayout, entry: zipfile.ZipInfo
+) -> base.Table:
     """Return the table of a member that is not compressed: a .npy file in the middle of another file."""
     with faults.reading(request.name), open(request.path, "rb") as stream:
         stream.seek(entry.header_offset)
@@ -314,75 +283,61 @@ def _stored_table(request: Request, stamp: FileStamp, layout: NpyLayout, entry: 
         if signature != b"PK\x03\x04":
             raise zipfile.BadZipFile("no local header where the directory says one is")
     start = entry.header_offset + LOCAL_HEADER.size + n_name + n_extra
-    placed = NpyLayout(layout.shape, layout.dtype, layout.fortran, start + layout.offset)
+    placed = replace(layout, offset=start + layout.offset)
     return npy_table(stamp, placed.transposed() if request.transpose else placed)
 
 
+def _member_values(stamp: base.FileStamp, member: str, layout: NpyLayout, start: int, step: int) -> Iterator[AnyArray]:
+    """Yield the values of a compressed member from one on, ``step`` at a time, decompressed from its start on."""
+    stamp.check()
+    count, size = math.prod(layout.shape), layout.dtype.itemsize
+    with _archive(stamp) as archive, _open_member(archive, member, stamp.name) as stream:
+        with faults.reading(stamp.name):
+            stream.seek(layout.offset + start * size)
+        for low in range(start, count, step):
+            n = min(step, count - low)
+            with faults.reading(stamp.name):
+                values = np.frombuffer(stream.read(n * size), layout.dtype, n)
+            yield values
+        with faults.reading(stamp.name):
+            stream.read()  # to the member's end, where its checksum is compared
+
+
 @dataclass
-class MemberRows(StreamedRows):
+class MemberRows(base.StreamedRows):
     """The rows of a compressed member, decompressed from its start on."""
 
-    stamp: FileStamp
+    stamp: base.FileStamp
     member: str
     layout: NpyLayout
 
     def __post_init__(self) -> None:
         self.n_rows = self.layout.shape[0]
 
-    def stream(self, start: int) -> Iterator[Block]:
-        """Yield the rows from `start` on, some megabytes at a time."""
-        self.stamp.check()
-        name, layout = self.stamp.name, self.layout
-        row_bytes = layout.shape[1] * layout.dtype.itemsize
-        step = max(1, PIECE_BYTES // row_bytes)
-        with faults.reading(name):
-            archive = zipfile.ZipFile(self.stamp.path)
-        with archive, _open_member(archive, self.member, name) as stream:
-            with faults.reading(name):
-                stream.seek(layout.offset + start * row_bytes)
-            for row in range(start, self.n_rows, step):
-                count = min(step, self.n_rows - row)
-                with faults.reading(name):
-                    values = np.frombuffer(stream.read(count * row_bytes), layout.dtype)
-                    piece = values.reshape(count, layout.shape[1])
-                yield piece
-            with faults.reading(name):
-                stream.read()  # to the member's end, where its checksum is compared
+    def stream(self, start: int) -> Iterator[AnyArray]:
+        f = self.layout.shape[1]
+        step = max(1, base.PIECE_BYTES // (f * self.layout.dtype.itemsize)) * f
+        for values in _member_values(self.stamp, self.member, self.layout, start * f, step):
+            yield values.reshape(-1, f)
 
 
-def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArray[np.generic]:
+def _load_array(stamp: base.FileStamp, member: str, transpose: bool = False) -> AnyArray:
+    stamp.check()
     with faults.reading(stamp.name), np.load(stamp.path, allow_pickle=False) as archive:
-        array: NDArray[np.generic] = archive[member]
+        array: AnyArray = archive[member]
     return array.T if transpose else array
 
 
-def _label_pieces(stamp: FileStamp, member: str, layout: NpyLayout) -> Iterator[NDArray[np.generic]]:
+def _label_pieces(stamp: base.FileStamp, member: str, layout: NpyLayout) -> Iterator[AnyArray]:
     """Yield the values of a member piece by piece; one of several rows and columns, in Fortran order, at once."""
-    stamp.check()
-    count, size, name = math.prod(layout.shape), layout.dtype.itemsize, stamp.name
-    if layout.fortran and count != max(layout.shape, default=1):
+    if layout.fortran and math.prod(layout.shape) != max(layout.shape, default=1):
         yield _load_array(stamp, member)
-        return
-    with faults.reading(name):
-        archive = zipfile.ZipFile(stamp.path)
-    with archive, _open_member(archive, member, name) as stream:
-        with faults.reading(name):
-            stream.seek(layout.offset)
-        for low in range(0, count, PIECE_LABELS):
-            n = min(PIECE_LABELS, count - low)
-            with faults.reading(name):
-                values = np.frombuffer(stream.read(n * size), layout.dtype, n)
-            yield values
-        with faults.reading(name):
-            stream.read()  # to the member's end, where its checksum is compared
+    else:
+        yield from _member_values(stamp, member, layout, 0, labels.PIECE_LABELS)
 
 
-def _sparse_table(request: Request, stamp: FileStamp) -> Table:
-    load = partial(_load_sparse, stamp, request.transpose)
-    return loaded_table(load, stamp, stamp.digest("npz", "sparse", request.transpose))
-
-
-def _load_sparse(stamp: FileStamp, transpose: bool) -> Matrix:
+def _load_sparse(stamp: base.FileStamp, transpose: bool) -> base.Matrix:
+    stamp.check()
     with faults.reading(stamp.name):
         matrix = sparse.load_npz(stamp.path)  # never unpickles
-    return as_csr(matrix.T if transpose else matrix, stamp.name)
+    return base.as_csr(matrix.T if transpose else matrix, stamp.name)

@@ -15,60 +15,50 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, DType, FileStamp, Request, Table, check_dtype, check_shape, digest
+from ips2_dask.readers import base, faults
 from ips2_dask.readers.columns import (
     UNKNOWN_CODE,
-    CategorySet,
+    choose,
+    column_title,
+    counted_names,
     feature_table,
+    find_column,
     is_missing,
-    make_columns,
-    match_columns,
-    select_columns,
+    take_label_column,
     text_codes,
     unknown_category,
 )
-from ips2_dask.readers.features import Column, Features, FittedFeatures, category_text
-from ips2_dask.readers.labels import as_labels, find_column, take_label_column
-from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse, matrix_table, transposed
+from ips2_dask.readers.features import Category, Features, FittedFeatures, category_text
+from ips2_dask.readers.labels import as_labels
 from ips2_dask.readers.npy import NpyLayout, npy_table
+from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def open_array(spec: object, labels_column: str | int | None, transpose: bool) -> Table:
+def open_array(spec: object, labels_column: str | int | None, transpose: bool) -> base.Table:
     """Return the table of an array in memory, of which one column may hold the labels.
 
     A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
     """
-    name = "the sparse matrix given" if is_sparse(spec) else "the array given"
+    name = "the sparse matrix given" if base.is_sparse(spec) else "the array given"
     if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:
         mapped = _mapped_table(spec.T if transpose else spec, name)
         if mapped is not None:
             return take_label_column(mapped, labels_column)
-    matrix = as_csr(spec.T if transpose else spec, name) if is_sparse(spec) else _dense(spec, name, transpose)
-    table = matrix_table(matrix, name)
+    matrix = base.as_csr(spec.T if transpose else spec, name) if base.is_sparse(spec) else _dense(spec, name, transpose)
+    table = base.matrix_table(matrix, name)
     return take_label_column(table, labels_column)
 
 
-def _dense(spec: object, name: str, transpose: bool) -> Block:
+def _dense(spec: object, name: str, transpose: bool) -> AnyArray:
     """Return an array or a list of rows as a matrix (m, f) of native byte order."""
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
-    array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
-    check_shape(name, array.shape)
-    array = as_numbers(array, name) if array.dtype == object else array
-    array = array.astype(check_dtype(name, array.dtype), copy=False)
-    return array.T if transpose else array
-
-
-def _array_of(spec: object, name: str) -> NDArray[Any]:
-    """Return an object that has ``__array__`` as a NumPy array of any shape."""
-    if not hasattr(spec, "__array__"):
+    if not isinstance(spec, list | tuple) and not hasattr(spec, "__array__"):
         raise BadInput(
             name,
             f"something of type {type(spec).__name__}",
@@ -76,18 +66,18 @@ def _array_of(spec: object, name: str) -> NDArray[Any]:
             "there would be nothing to cluster",
             "give frame.collect()" if hasattr(spec, "collect") else "convert it to a NumPy array",
         )
+    if isinstance(spec, list | tuple):
+        _check_rectangle(spec, name)
     with faults.reading(name):
-        return np.asarray(spec)
+        array: AnyArray = np.asarray(spec)
+    base.check_shape(name, array.shape)
+    array = as_numbers(array, name) if array.dtype == object else array
+    array = array.astype(base.check_dtype(name, array.dtype), copy=False)
+    return array.T if transpose else array
 
 
-def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
-    """Return an array of Python objects that are real numbers as float64 of the same shape; None and NA become NaN.
-
-    Raises
-    ------
-    BadInput
-        Where an object is none; says its row, its column and its value.
-    """
+def as_numbers(values: AnyArray, name: str) -> Float64:
+    """Return an array of real numbers as Python objects as float64; None and NA become NaN; raises ``BadInput``."""
     numbers = np.empty(values.shape)
     for place, value in zip(np.ndindex(values.shape), values.ravel().tolist(), strict=True):
         if value is None or type(value).__name__ == "NAType":
@@ -117,11 +107,11 @@ def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
     return numbers
 
 
-def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table | None:
+def _mapped_table(array: np.memmap[tuple[int, ...], base.DType], name: str) -> base.Table | None:
     """Return the table of a memory map's file, or None where the map is not a whole block of it in order."""
     if array.ndim != 2 or not (array.flags.c_contiguous or array.flags.f_contiguous):
         return None
-    root: NDArray[np.generic] = array
+    root: AnyArray = array
     while isinstance(root.base, np.ndarray):
         root = root.base
     if not isinstance(root.base, mmap.mmap) or not isinstance(root, np.memmap):
@@ -133,11 +123,11 @@ def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table 
     path = os.fspath(array.filename or "")
     if not os.path.isfile(path):
         return None
-    return npy_table(FileStamp.of(Request(name, str(path))), layout)
+    return npy_table(base.FileStamp.of(base.Request(name, str(path))), layout)
 
 
-def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
-    """Return a list of rows as an array (m, f), or raise ``BadInput`` that names the first ragged row or text value."""
+def _check_rectangle(rows: Sequence[Any], name: str) -> None:
+    """Raise ``BadInput`` for a list of rows that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
     if uneven:
@@ -154,42 +144,23 @@ def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
         for column, value in enumerate(values if lengths[row] is not None else ()):
             if isinstance(value, str | bytes):
                 raise faults.text_in_array(name, f"the text {value!r} in row {row}, column {column}")
-    with faults.reading(name):
-        return np.asarray(rows)
 
 
 def refuse_masked(values: Any, name: str) -> None:
-    """Refuse a masked array, or a list of masked rows, in which a value is masked; one without such values passes.
-
-    Parameters
-    ----------
-    values : array or list of rows
-    name : str
-        What the message calls it.
-
-    Raises
-    ------
-    BadInput
-        Says how many values are masked and where the first one is.
-    """
-    if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
-        for number, row in enumerate(values):
-            if np.ma.is_masked(row):
-                first_masked = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
-                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), first_masked)
-    elif np.ma.is_masked(values):
-        masked = np.ma.getmaskarray(values)
-        raise _masked_values(name, int(masked.sum()), tuple(int(index) for index in np.argwhere(masked)[0]))
-
-
-def _masked_values(name: str, count: int, where: tuple[int, ...]) -> BadInput:
-    return BadInput(
-        name,
-        f"{count} masked values, the first at {where}",
-        "an array without masked values",
-        "what is under the mask would be clustered as if it were data",
-        "fill them in with array.filled(value), or drop these rows",
-    )
+    """Raise ``BadInput`` for a masked array, or a list of masked rows, in which a value is masked."""
+    rows = isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values)
+    masks = [np.ma.getmaskarray(part) for part in (values if rows else [values]) if rows or np.ma.is_masked(values)]
+    count = sum(int(mask.sum()) for mask in masks)
+    if count:
+        number, mask = next((number, mask) for number, mask in enumerate(masks) if mask.any())
+        where = (*([number] if rows else []), *(int(index) for index in np.argwhere(mask)[0]))
+        raise BadInput(
+            name,
+            f"{count} masked values, the first at {where}",
+            "an array without masked values",
+            "what is under the mask would be clustered as if it were data",
+            "fill them in with array.filled(value), or drop these rows",
+        )
 
 
 FRAME_NAME = "the data frame given"
@@ -205,70 +176,49 @@ def open_frame(
     labels_column: str | int | None,
     transpose: bool,
     features: Features | FittedFeatures | None = None,
-) -> Table:
+) -> base.Table:
     """Return the table of a data frame; one of its columns may hold the labels."""
     if transpose:
-        table = transposed(open_frame(frame, None, False))
+        table = base.transposed(open_frame(frame, None, False))
         return take_label_column(table, labels_column)
     titles = [str(title) for title in frame.columns]
     label = None if labels_column is None else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    selected = [position for position in range(len(titles)) if position != label]
-    fitted = _fit_features(frame, titles, label, features)
-    if isinstance(features, FittedFeatures):
-        selected = list(match_columns(FRAME_NAME, features, titles, len(titles), label))
-    elif fitted is not None:
-        selected = [column.number for column in fitted.columns]
-    check_shape(FRAME_NAME, (len(frame), len(selected)))
-    columns = [_column_values(frame.iloc[:, position]) for position in selected]
-    for position, column in enumerate(() if fitted is None else fitted.columns):
-        if column.categories is not None:
-            columns[position] = _category_codes(
-                frame.iloc[:, selected[position]], column, fitted, titles[selected[position]]
-            )
-    columns = _numbers_of(columns, [titles[position] for position in selected])
-    matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
-    for position, values in enumerate(columns):
-        matrix[:, position] = values
+    chosen = choose(FRAME_NAME, features, titles, len(titles), label)
+    category_sets = chosen.category_sets(FRAME_NAME)
+    for position, collected in category_sets.items():
+        title = column_title(position, titles)
+        collected.add(category_values(frame.iloc[:, position], title, chosen.missing))
+    fitted = chosen.fitted({position: collected.categories() for position, collected in category_sets.items()})
+    base.check_shape(FRAME_NAME, (len(frame), len(chosen.kept)))
+    columns = []
+    for number, position in enumerate(chosen.kept):
+        categories = None if fitted is None else fitted.columns[number].categories
+        if fitted is None or categories is None:
+            columns.append(_column_values(frame.iloc[:, position]))
+        else:
+            ignore = fitted.handle_unknown == "ignore"
+            columns.append(_category_codes(frame.iloc[:, position], categories, ignore, titles[position]))
+    columns = _numbers_of(columns, [titles[position] for position in chosen.kept])
+    matrix = np.empty((len(frame), len(columns)), np.result_type(*columns))
+    for number, values in enumerate(columns):
+        matrix[:, number] = values
     labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), FRAME_NAME)
     names = index_names(frame.index)
-    table = matrix_table(
+    table = base.matrix_table(
         matrix,
         FRAME_NAME,
-        feature_names=[titles[position] for position in selected] if index_names(frame.columns) is not None else None,
+        feature_names=chosen.kept_names() if index_names(frame.columns) is not None else None,
         read_sample_names=None if names is None else partial(np.array, names),
-        read_labels=None if labels is None else partial(np.array, labels),
+        label_pieces=None if labels is None else partial(iter, [labels]),
+        label=label,
     )
     if labels is not None:
-        table = replace(table, fingerprint=digest(table.fingerprint, content_digest(labels)), label=label)
-    return table if fitted is None else feature_table(table, fitted)
+        table = replace(table, fingerprint=base.digest(table.fingerprint, base.content_digest(labels)))
+    return feature_table(table, fitted)
 
 
-def _fit_features(
-    frame: pd.DataFrame, titles: list[str], label: int | None, features: Features | FittedFeatures | None
-) -> FittedFeatures | None:
-    """Return which columns become features, with their categories."""
-    if not isinstance(features, Features):
-        return features
-    selected, one_hot = select_columns(FRAME_NAME, features, titles, len(titles), label)
-    categories = {}
-    for position in sorted(one_hot):
-        title = f"column {position} ({titles[position]!r})"
-        collected = CategorySet(FRAME_NAME, title, features.missing)
-        collected.add(category_values(frame.iloc[:, position], title, features.missing))
-        categories[position] = collected.categories()
-    return FittedFeatures(
-        columns=make_columns(selected, titles, categories), n_columns=len(titles), label=label, missing=features.missing
-    )
-
-
-def category_values(column: pd.Series, title: str, missing: str) -> set[str | float | None]:
-    """Return the different values of a column that is to be encoded, as a `CategorySet` takes them.
-
-    Raises
-    ------
-    BadInput
-        Where one is missing, if that is refused.
-    """
+def category_values(column: pd.Series, title: str, missing: str) -> set[Category]:
+    """Return the different values of a column that is to be encoded; raises where a refused one is missing."""
     values = _category_values(column)
     gone = [value is None or (isinstance(value, str) and is_missing(value)) for value in values]
     if missing == "refuse" and any(gone):
@@ -276,7 +226,7 @@ def category_values(column: pd.Series, title: str, missing: str) -> set[str | fl
     return set(values)
 
 
-def _category_values(column: pd.Series) -> list[str | float | None]:
+def _category_values(column: pd.Series) -> list[Category]:
     """Return a column's m values: numbers, None where one is missing, and all else as text without outer blanks."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
     values = column.to_numpy(dtype=object).tolist()
@@ -288,22 +238,19 @@ def _category(value: object) -> str | float:
     return float(value) if number else str(value).strip()  # type: ignore[arg-type]
 
 
-def _category_codes(
-    column: pd.Series, fitted_column: Column, fitted: FittedFeatures | None, title: str
-) -> NDArray[np.float64]:
+def _category_codes(column: pd.Series, categories: tuple[Category, ...], ignore: bool, title: str) -> Float64:
     """Return the code of each value's category, (m,), as `text_codes` does."""
-    categories, values = fitted_column.categories or (), _category_values(column)
+    values = _category_values(column)
     different = list(set(values))
     codes = text_codes([None if value is None else category_text(value) for value in different], categories)
     code_of = dict(zip(different, codes, strict=True))
-    if fitted is None or fitted.handle_unknown != "ignore":
-        for row, value in enumerate(values):
-            if code_of[value] in (UNKNOWN_CODE, np.inf) and value not in categories:
-                raise unknown_category(FRAME_NAME, value, f"column {title!r}", row, categories)
+    for row, value in enumerate(() if ignore else values):
+        if code_of[value] in (UNKNOWN_CODE, np.inf) and value not in categories:
+            raise unknown_category(FRAME_NAME, value, f"column {title!r}", row, categories)
     return np.array([code_of[value] for value in values])
 
 
-def _column_values(column: pd.Series) -> NDArray[Any]:
+def _column_values(column: pd.Series) -> AnyArray:
     """Return a column's values, (m,); missing ones of a nullable column of numbers become NaN."""
     dtype = column.dtype
     if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
@@ -313,14 +260,8 @@ def _column_values(column: pd.Series) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _numbers_of(columns: Sequence[NDArray[Any]], titles: list[str]) -> list[NDArray[Any]]:
-    """Return columns with their objects as numbers.
-
-    Raises
-    ------
-    BadInput
-        Names the columns that hold no numbers, and the first text in them.
-    """
+def _numbers_of(columns: Sequence[AnyArray], titles: list[str]) -> list[AnyArray]:
+    """Return columns with their objects as numbers; raises ``BadInput`` that names the columns that hold none."""
     text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
     for position in text:
         for row, value in enumerate(columns[position].tolist()):
@@ -335,11 +276,11 @@ def _numbers_of(columns: Sequence[NDArray[Any]], titles: list[str]) -> list[NDAr
     for position, values in enumerate(columns):
         name = f"{FRAME_NAME}, column {position} ({titles[position]!r})"
         numbers.append(as_numbers(values, name) if values.dtype == object else values)
-        check_dtype(name, numbers[-1].dtype)
+        base.check_dtype(name, numbers[-1].dtype)
     return numbers
 
 
-def index_names(index: pd.Index) -> NDArray[np.str_] | None:
+def index_names(index: pd.Index) -> AnyArray | None:
     """Return the names of rows or columns as strings, or None where the index is 0, 1, 2, ..."""
     names = np.asarray(index)
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
@@ -363,30 +304,14 @@ def open_anndata(
     adata: Any,
     labels_column: str | int | None,
     transpose: bool,
-    open_matrix: Callable[[object], Table],
+    open_matrix: Callable[[object], base.Table],
     use_rep: str | None = None,
     layer: str | None = None,
-) -> Table:
+) -> base.Table:
     """Return the table of a matrix of an AnnData; labels are a column of ``obs`` (``var`` where it is transposed).
 
-    Parameters
-    ----------
-    adata : AnnData
-        The X of a backed one is read from its file by ranges of rows, by each process that needs some. A file that is
-        open for writing is closed for that; anndata opens it again when it is next asked for X.
-    labels_column, transpose
-        As of `open_source`.
-    open_matrix : callable
-        From an array, sparse matrix, data frame, Dask array or path to its table.
-    use_rep : str, optional
-        A key of ``obsm``, or ``"X"``. By default ``obsm["X_pca"]`` if there is one, else X; X where it is transposed.
-    layer : str, optional
-        A key of ``layers``, in place of ``use_rep``.
-
-    Raises
-    ------
-    BadInput
-        Where there is no such matrix, or only a part of a file would be clustered.
+    The X of a backed one is read from its file by ranges of rows, by each process that needs some. A file that is open
+    for writing is closed for that; anndata opens it again when it is next asked for X.
     """
     part, key = _matrix_of(adata, transpose, use_rep, layer)
     if part == "X" and getattr(adata, "isbacked", False):
@@ -450,26 +375,29 @@ def _backing_file(adata: Any) -> str:
     return path
 
 
-def _axis_names(index: pd.Index) -> NDArray[np.str_] | None:
+def _axis_names(index: pd.Index) -> AnyArray | None:
     """Return the names of an AnnData's rows or columns, or None where they only count them, as its default ones do."""
     names = index_names(index)
-    return None if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
+    return None if names is None else counted_names(names)
 
 
-def _described(table: Table, adata: Any, labels_column: str | int | None, transpose: bool, of_var: bool) -> Table:
+def _described(
+    table: base.Table, adata: Any, labels_column: str | int | None, transpose: bool, of_var: bool
+) -> base.Table:
     """Return a table with the names of an AnnData's samples and, if its columns are ``of_var``, of its features."""
     samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
     names, titles = _axis_names(samples), _axis_names(features) if of_var else None
-    read_labels = None
+    label_pieces = None
     if labels_column is not None:
         frame = adata.var if transpose else adata.obs
         frame = frame.to_memory() if hasattr(frame, "to_memory") else frame  # of an AnnData that was opened lazily
         columns = [str(column) for column in frame.columns]
         column = frame.iloc[:, find_column(f"{ANNDATA_NAME}, obs", labels_column, columns, len(columns))]
-        read_labels = partial(np.array, as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME))
+        labels = as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME)
+        label_pieces = partial(iter, [labels])
     return replace(
         table,
         feature_names=table.feature_names if titles is None else titles.tolist(),
         read_sample_names=None if names is None else partial(np.array, names),
-        read_labels=read_labels,
+        label_pieces=label_pieces,
     )

@@ -10,7 +10,7 @@ import shlex
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -21,11 +21,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import PIECE_BYTES, Block, FileStamp, Request, StreamedRows, Table, check_block, check_shape
+from ips2_dask.readers.base import (
+    PIECE_BYTES,
+    FileStamp,
+    Request,
+    StreamedRows,
+    Table,
+    check_block,
+    check_shape,
+    transposed,
+)
 from ips2_dask.readers.columns import (
     MISSING_WORDS,
     NAN_WORDS,
@@ -33,16 +41,17 @@ from ips2_dask.readers.columns import (
     CategorySet,
     category_codes,
     category_number,
+    choose,
+    column_title,
     feature_table,
+    find_column,
     is_number,
-    make_columns,
-    match_columns,
-    select_columns,
+    piece_names,
+    take_label_column,
+    whole_number,
 )
-from ips2_dask.readers.features import Category, Column, Features, FittedFeatures, category_text
-from ips2_dask.readers.labels import LabelReader, find_column, take_label_column, whole_number
-from ips2_dask.readers.matrices import transposed
-from ips2_dask.readers.text_format import USUAL, UTF_8, TextFormat
+from ips2_dask.readers.features import UTF_8, Category, Column, Features, FittedFeatures, TextFormat, category_text
+from ips2_dask.typing import AnyArray, Float64, Int64
 from ips2_dask.wording import count
 
 
@@ -69,37 +78,29 @@ class TextRows(StreamedRows):
     def __post_init__(self) -> None:
         self.n_rows = self.block_index.n_rows
 
-    def stream(self, start: int) -> Iterator[Block]:
-        """Yield the rows from `start` on, a block of lines at a time."""
-        self.stamp.check()
-        block_index, name = self.block_index, self.stamp.name
-        first_block = bisect_right(block_index.rows, start) - 1
-        row = block_index.rows[first_block]
-        for block in self.layout.blocks(
-            self.stamp.path, name, block_index.offsets[first_block], block_index.lines[first_block]
-        ):
+    def stream(self, start: int) -> Iterator[AnyArray]:
+        first_block = bisect_right(self.block_index.rows, start) - 1
+        row = self.block_index.rows[first_block]
+        for block in _stored_blocks(self.stamp, self.layout, self.block_index, first_block):
             values = self._values(block, row)
             row += len(values)
             yield values[max(0, start - (row - len(values))) :]
 
-    def _values(self, block: TextBlock, first_row: int) -> Block:
+    def _values(self, block: TextBlock, first_row: int) -> Float64:
         """Return the features of a block of lines, float64 (rows, f); text is as of `text_codes`."""
         layout, name = self.layout, self.stamp.name
+        numbers, texts = _parse_columns(block, layout, name, first_row)
         if not layout.texts:
-            return parse_numbers(block, layout, name, first_row)
-        numbers, texts = parse_columns(block, layout, name, first_row)
+            return numbers
         features = np.empty((len(numbers), len(layout.features)))
-        of_texts = dict(zip(layout.texts, texts, strict=True))
-        of_numbers = iter(numbers.T)
+        of_texts, of_numbers = dict(zip(layout.texts, texts, strict=True)), iter(numbers.T)
         for position, column in enumerate(layout.features):
             if column not in of_texts:
                 features[:, position] = next(of_numbers)
                 continue
-            categories = self.columns[position].categories or ()
+            found, categories = of_texts[column], self.columns[position].categories or ()
             where = layout.title(column)
-            features[:, position] = category_codes(
-                of_texts[column], categories, self.ignore_unknown, name, where, first_row
-            )
+            features[:, position] = category_codes(found, categories, self.ignore_unknown, name, where, first_row)
         return features
 
 
@@ -108,95 +109,71 @@ def open_text(request: Request) -> Table:
     if request.transpose:
         table = transposed(open_text(replace(request, transpose=False, labels_column=None, features=None)))
         return take_label_column(table, request.labels_column)
-    stamp, features = FileStamp.of(request), request.features
+    stamp, features, name = FileStamp.of(request), request.features, request.name
     named: tuple[str | int | None, ...] = ()
     if isinstance(features, Features):
         named = features.mentioned
     elif features is not None:
         named = tuple(column.name for column in features.columns)
     layout = _find_layout(request, named)
-    if features is not None:
-        layout = _selected(layout, features, request.name)
-    check_shape(request.name, (1, len(layout.features)))
-    block_index, fitted = scan(stamp, layout, features)
-    texts_of = partial(_read_texts, stamp, layout, block_index)
+    hidden = () if layout.index is None else (layout.index,)
+    chosen = choose(name, features, layout.names, layout.n_fields, layout.label, hidden)
+    texts = chosen.encoded
+    if isinstance(features, FittedFeatures):
+        texts = tuple(place for place, one in zip(chosen.kept, features.columns, strict=True) if one.categories)
+    layout = replace(layout, features=chosen.kept, texts=texts, gaps=chosen.missing != "refuse")
+    check_shape(name, (1, len(layout.features)))
+    category_sets = chosen.category_sets(name, typed=False)
+    block_index = _scan(stamp, layout, list(category_sets.values()))
+    categories = {place: collected.categories() for place, collected in category_sets.items()}
+    for place, found in categories.items():
+        _check_marks(found, layout, place, name)
+    fitted, label = chosen.fitted(categories), layout.label
     rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
-        rows = TextRows(stamp, layout, block_index, fitted.columns, fitted.handle_unknown == "ignore")
+        rows = replace(rows, columns=fitted.columns, ignore_unknown=fitted.handle_unknown == "ignore")
+    texts_of = partial(_read_texts, stamp, layout, block_index)
     table = Table(
-        name=request.name,
+        name=name,
         shape=(block_index.n_rows, len(layout.features)),
         dtype=np.dtype(np.float64),
         rows=rows,
         parallel=layout.text.encoding == UTF_8 and not _is_gzipped(request.path),
-        resident_bytes=0,
-        fingerprint=stamp.digest("text", layout.label, *layout.reading),
-        feature_names=layout.feature_names(),
-        read_sample_names=None if layout.index is None else partial(_read_row_names, texts_of, layout.index),
-        read_labels=None if layout.label is None else LabelReader(request.name, partial(texts_of, layout.label)),
-        label=None if layout.label is None else layout.label - (layout.index is not None),  # names are no column
+        # what the values depend on besides the bytes of a usual file
+        fingerprint=stamp.digest("text", label, *layout.text.given.items(), layout.counted),
+        feature_names=chosen.kept_names(),
+        read_sample_names=None if layout.index is None else partial(piece_names, partial(texts_of, layout.index)),
+        label_pieces=None if label is None else partial(texts_of, label),
+        label=None if label is None else label - (layout.index is not None),  # names are no column
     )
-    return table if fitted is None else feature_table(table, fitted)
+    return feature_table(table, fitted)
 
 
-def _selected(layout: Layout, features: Features | FittedFeatures, name: str) -> Layout:
-    """Return the layout with the columns that become features, and those of them that are read as text."""
-    hidden = () if layout.index is None else (layout.index,)
-    gaps = features.missing != "refuse"
-    if isinstance(features, Features):
-        columns, one_hot = select_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
-        return replace(layout, selected=columns, texts=tuple(sorted(one_hot)), gaps=gaps)
-    kept_columns = match_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
-    texts = (place for place, column in zip(kept_columns, features.columns, strict=True) if column.categories)
-    return replace(layout, selected=kept_columns, texts=tuple(texts), gaps=gaps)
-
-
-def scan(
-    stamp: FileStamp, layout: Layout, features: Features | FittedFeatures | None = None
-) -> tuple[BlockIndex, FittedFeatures | None]:
-    """Check every value of a text table, note where its blocks of lines start, and collect its categories."""
-    block_index = BlockIndex([], [], [], 0)
-    row = 0
-    category_sets: dict[int, CategorySet] = {}
-    if isinstance(features, Features):
-        category_sets = {
-            place: CategorySet(stamp.name, layout.title(place), features.missing, typed=False) for place in layout.texts
-        }
-    for block in layout.blocks(stamp.path, stamp.name, layout.offset, layout.first_line):
-        values, texts = parse_columns(block, layout, stamp.name, row)
-        _check_numbers(values, block, layout, stamp.name, row)
-        _check_texts(texts, block, layout, stamp.name, row)
-        for collected, column in zip(category_sets.values(), texts, strict=False):
-            collected.add(column.unique().to_pylist())
-        block_index.rows.append(row)
-        block_index.offsets.append(block.offset)
-        block_index.lines.append(block.first_line)
-        row += len(values)
-    block_index = replace(block_index, n_rows=row)
-    if not isinstance(features, Features):
-        return block_index, features
-    categories = {place: collected.categories() for place, collected in category_sets.items()}
-    for place, found in categories.items():
-        _check_marks(found, layout, place, stamp.name)
-    return block_index, FittedFeatures(
-        columns=make_columns(layout.features, layout.names, categories),
-        n_columns=layout.n_fields,
-        label=layout.label,
-        missing=features.missing,
-    )
-
-
-def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> Iterator[NDArray[np.str_]]:
-    """Yield one column of a text table as strings, a block of lines at a time."""
+def _stored_blocks(stamp: FileStamp, layout: Layout, index: BlockIndex, first: int = 0) -> Iterator[TextBlock]:
+    """Yield the blocks of a file that stayed as it was, from one of them on."""
     stamp.check()
-    for block in layout.blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
+    return _text_blocks(stamp, layout, index.offsets[first], index.lines[first])
+
+
+def _scan(stamp: FileStamp, layout: Layout, category_sets: list[CategorySet]) -> BlockIndex:
+    """Check every value of a text table, note where its blocks of lines start, and collect its categories."""
+    index, row = BlockIndex([], [], [], 0), 0
+    for block in _text_blocks(stamp, layout, layout.offset, layout.first_line):
+        values, texts = _parse_columns(block, layout, stamp.name, row)
+        _check_values(values, texts, block, layout, stamp.name, row)
+        for collected, column in zip(category_sets, texts, strict=False):
+            collected.add(column.unique().to_pylist())
+        index.rows.append(row)
+        index.offsets.append(block.offset)
+        index.lines.append(block.first_line)
+        row += len(values)
+    return replace(index, n_rows=row)
+
+
+def _read_texts(stamp: FileStamp, layout: Layout, index: BlockIndex, column: int) -> Iterator[AnyArray]:
+    """Yield one column of a text table as strings, a block of lines at a time."""
+    for block in _stored_blocks(stamp, layout, index):
         yield np.array(_parse_texts(block, layout, column, stamp.name), dtype=np.str_)
-
-
-def _read_row_names(texts_of: Callable[[int], Iterator[NDArray[np.str_]]], column: int) -> NDArray[np.str_] | None:
-    """Return the names of the samples, unless they only count the rows."""
-    names = np.concatenate(list(texts_of(column)))
-    return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
 
 
 LINES_PER_BLOCK = 64  # at least, as pyarrow takes some microseconds per column and block
@@ -213,31 +190,22 @@ class TextBlock:
     first_line: int
 
 
-@dataclass(frozen=True)
-class Dialect:
-    """What ends a field and a row: quotes count where a field begins, as for `csv.reader`."""
-
-    delimiter: str | None = None  # None: blanks and tabs
-    comment: str | None = None
-    encoding: str = UTF_8
-
-    @property
-    def separators(self) -> bytes:
-        """The bytes that divide fields."""
-        return b" \t" if self.delimiter is None else self.delimiter.encode()
-
-    @property
-    def row(self) -> re.Pattern[bytes]:
-        """Matches a row and its line end: quotes that do not end are group 1 or 2, a comment is 3, the line end 4."""
-        return _row_pattern(self.separators, b"" if self.comment is None else self.comment.encode())
+def _separators(delimiter: str | None) -> bytes:
+    """Return the bytes that divide fields; those without a delimiter are blanks and tabs."""
+    return b" \t" if delimiter is None else delimiter.encode()
 
 
 @cache
-def _row_pattern(separators: bytes, comment: bytes) -> re.Pattern[bytes]:
-    plain = rb"[^\r\n" + re.escape(separators + comment) + rb"]*"
+def _row_pattern(delimiter: str | None, comment: str | None) -> re.Pattern[bytes]:
+    """Matches a row and its line end: quotes that do not end are group 1 or 2, a comment is 3, the line end 4.
+
+    Quotes count where a field begins, as for `csv.reader`.
+    """
+    separators, mark = _separators(delimiter), b"" if comment is None else comment.encode()
+    plain = rb"[^\r\n" + re.escape(separators + mark) + rb"]*"
     field = rb'(?:"[^"]*(?:""[^"]*)*(?:"(?!")' + plain + rb"|(\Z))|" + plain + rb")"
     more = rb"(?:[" + re.escape(separators) + rb"]" + field + rb")*"
-    remark = rb"(" + re.escape(comment) + rb"[^\r\n]*)?" if comment else rb"(\Z\A)?"
+    remark = rb"(" + re.escape(mark) + rb"[^\r\n]*)?" if mark else rb"(\Z\A)?"
     return re.compile(field + more + remark + rb"(\r\n|\r|\n|\Z)")
 
 
@@ -268,18 +236,8 @@ class _Recoded(io.RawIOBase):
 
 def _open_stream(path: str, encoding: str) -> IO[bytes]:
     """Open a text file, unpacked if it is gzipped, and in UTF-8."""
-    opener = cast("Callable[[str, str], IO[bytes]]", gzip.open if _is_gzipped(path) else open)
-    stream = opener(path, "rb")
+    stream = cast("IO[bytes]", gzip.open(path) if _is_gzipped(path) else open(path, "rb"))  # noqa: SIM115
     return stream if encoding == UTF_8 else io.BufferedReader(_Recoded(stream, encoding))
-
-
-def _pass_over(stream: IO[bytes], offset: int) -> None:
-    """Go to an offset of a stream that has just been opened."""
-    if stream.seekable():
-        stream.seek(offset)
-        return
-    while offset:
-        offset -= len(stream.read(min(offset, PIECE_BYTES))) or offset
 
 
 @contextmanager
@@ -313,19 +271,16 @@ def _n_lines(data: bytes) -> int:
     return data.count(b"\n") + (returns - data.count(b"\r\n") if returns else 0)
 
 
-def text_blocks(
-    path: str, name: str, dialect: Dialect | None = None, offset: int = 0, first_line: int = 1
-) -> Iterator[TextBlock]:
-    """Yield a file's rows from ``offset`` on; the same blocks wherever one of them is started from.
-
-    Without a dialect a row is a line, whatever it holds.
-    """
-    encoding = UTF_8 if dialect is None else dialect.encoding
+def _text_blocks(stamp: FileStamp, layout: Layout, offset: int, first_line: int) -> Iterator[TextBlock]:
+    """Yield a file's rows from ``offset`` on; the same blocks wherever one of them is started from."""
+    encoding, name = layout.text.encoding, stamp.name
     with faults.reading(name):
-        stream = _open_stream(path, encoding)
+        stream = _open_stream(stamp.path, encoding)
     with stream:
         with _decoding(name, encoding, first_line):
-            _pass_over(stream, offset)
+            skipped = stream.seek(offset) if stream.seekable() else 0
+            while skipped < offset and (passed := stream.read(min(offset - skipped, PIECE_BYTES))):
+                skipped += len(passed)
         read, ended = b"", False
         while not ended:
             size, end = PIECE_BYTES, 0
@@ -335,28 +290,28 @@ def text_blocks(
                 data, ended = read[:size], len(read) < size
                 first = LINE_END.search(data)
                 wanted = 0 if first is None else min(LINES_PER_BLOCK * first.end(), LONGEST_BLOCK)
-                end = _last_end(data, dialect) if size >= wanted else 0
+                end = _last_end(data, layout) if size >= wanted else 0
                 if end == 0 and size >= LONGEST_BLOCK:
-                    _check_quotes(data, dialect, name, first_line)
+                    _check_quotes(data, layout, name, first_line)
                 size = max(wanted, 2 * size)
             if ended:
                 end = len(read)
-                _check_quotes(read, dialect, name, first_line)
+                _check_quotes(read, layout, name, first_line)
             if end:
-                yield TextBlock(_without_comments(read[:end], dialect), offset, first_line)
+                yield TextBlock(_without_comments(read[:end], layout), offset, first_line)
             offset += end
             first_line += _n_lines(read[:end])
             read = read[end:]
 
 
-def _last_end(data: bytes, dialect: Dialect | None) -> int:
+def _last_end(data: bytes, layout: Layout) -> int:
     """Return the end of the last row in ``data`` that ends there, 0 if none does."""
     end = _last_line(data, len(data))
-    if dialect is None or b'"' not in data:
+    if b'"' not in data:
         return end
-    quotes = _paired_quotes(data, dialect)
+    quotes = _paired_quotes(data, layout)
     if quotes is None:
-        ends = (row.end() for row in dialect.row.finditer(data) if row[4])
+        ends = (row.end() for row in layout.row.finditer(data) if row[4])
         return max((one for one in ends if one <= end), default=0)
     while end and (before := int(np.searchsorted(quotes, end))) % 2:  # in quotes
         end = _last_line(data, int(quotes[before - 1]))
@@ -368,28 +323,28 @@ def _last_line(data: bytes, stop: int) -> int:
     return max(data.rfind(b"\n", 0, stop), data.rfind(b"\r", 0, min(stop, len(data) - 1))) + 1
 
 
-def _paired_quotes(data: bytes, dialect: Dialect) -> NDArray[np.int64] | None:
-    """Return the positions of quotes that begin and end fields in turn, or None where it takes `Dialect.row` to tell.
+def _paired_quotes(data: bytes, layout: Layout) -> Int64 | None:
+    """Return the positions of quotes that begin and end fields in turn, or None where it takes `_row_pattern` to tell.
 
     Every other quote has to be at the start of a field, or to be the second of two.
     """
-    if dialect.comment is not None and dialect.comment.encode() in data:
+    if layout.text.comment is not None and layout.text.comment.encode() in data:
         return None
     octets = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(octets == ord('"'))
     opening = quotes[::2]
     before = octets[opening[opening > 0] - 1]
-    return quotes if np.isin(before, np.frombuffer(dialect.separators + b'\r\n"', np.uint8)).all() else None
+    return quotes if np.isin(before, np.frombuffer(_separators(layout.delimiter) + b'\r\n"', np.uint8)).all() else None
 
 
-def _check_quotes(data: bytes, dialect: Dialect | None, name: str, first_line: int) -> None:
+def _check_quotes(data: bytes, layout: Layout, name: str, first_line: int) -> None:
     """Raise ``BadInput`` where quotes do not end in ``data``, which has a row's start at its own."""
-    if dialect is None or b'"' not in data:
+    if b'"' not in data:
         return
-    quotes = _paired_quotes(data, dialect)
+    quotes = _paired_quotes(data, layout)
     if quotes is not None and len(quotes) % 2 == 0:
         return
-    for row in dialect.row.finditer(data):
+    for row in layout.row.finditer(data):
         if row.start(1) >= 0 or row.start(2) >= 0:
             line = first_line + _n_lines(data[: row.start()])
             raise BadInput(
@@ -401,40 +356,41 @@ def _check_quotes(data: bytes, dialect: Dialect | None, name: str, first_line: i
             )
 
 
-def _without_comments(data: bytes, dialect: Dialect | None) -> bytes:
+def _without_comments(data: bytes, layout: Layout) -> bytes:
     """Return rows without what follows a comment's mark; line ends stay, so that lines keep their numbers."""
-    if dialect is None or dialect.comment is None or dialect.comment.encode() not in data:
+    if layout.text.comment is None or layout.text.comment.encode() not in data:
         return data
     pieces, stop = [], 0
-    for row in dialect.row.finditer(data):
+    for row in layout.row.finditer(data):
         if row[3]:
             pieces.append(data[stop : row.start(3)])
             stop = row.end(3)
     return b"".join([*pieces, data[stop:]])
 
 
-class Row(NamedTuple):
-    """A row that is not blank: its offset, the line that it begins in, and its bytes without the line end."""
+class _Row(NamedTuple):
+    """A row that is not blank: its offset, the line that it begins in, its bytes without the line end, its fields."""
 
     offset: int
     line: int
     data: bytes
+    fields: list[str] = []  # noqa: RUF012
 
 
-def _rows(data: bytes, dialect: Dialect, offset: int, line: int) -> Iterator[Row]:
+def _rows(data: bytes, pattern: re.Pattern[bytes], offset: int, line: int) -> Iterator[_Row]:
     """Yield the rows that are not blank, from text that starts at an offset and a line."""
-    for row in dialect.row.finditer(data):
+    for row in pattern.finditer(data):
         text = data[row.start() : row.start(3) if row[3] else row.start(4)]
         if text.strip():
-            yield Row(offset + row.start(), line, text)
+            yield _Row(offset + row.start(), line, text)
         line += _n_lines(row[0])
 
 
 def _rows_of(block: TextBlock, layout: Layout, name: str, errors: str = "replace") -> Iterator[tuple[int, list[str]]]:
     """Yield the first line and the fields of the rows that are not blank."""
-    for row in _rows(block.data, layout.dialect, block.offset, block.first_line):
+    for row in _rows(block.data, layout.row, block.offset, block.first_line):
         with _decoding(name, UTF_8, row.line):
-            fields = layout.split(row.data.decode("utf-8", errors))
+            fields = _split_line(row.data.decode("utf-8", errors), layout.delimiter)
         yield row.line, fields
 
 
@@ -443,28 +399,20 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
     return line + sum(_n_lines(field.encode()) for field in fields[:column])
 
 
-def parse_numbers(block: TextBlock, layout: Layout, name: str, first_row: int) -> NDArray[np.float64]:
-    """Return the features of a block that are numbers, (rows, f), missing values as NaN.
-
-    Raises
-    ------
-    BadInput
-        For a ragged row, text, or bytes that are no text; says the line and the column.
-    """
-    return parse_columns(block, layout, name, first_row).numbers
-
-
-class ParsedColumns(NamedTuple):
+class _Parsed(NamedTuple):
     """The features of a block."""
 
-    numbers: NDArray[np.float64]  # (rows, columns of numbers), missing values as NaN
+    numbers: Float64  # (rows, columns of numbers), missing values as NaN
     texts: list[pa.StringArray]  # one for each column of text, without blanks around the fields
 
 
-def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
-    """Return the features of a block, columns of numbers and columns of text apart; raises as `parse_numbers`."""
+def _parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -> _Parsed:
+    """Return the features of a block, columns of numbers and columns of text apart.
+
+    Raises ``BadInput`` for a ragged row, text, or bytes that are no text, with the line and the column.
+    """
     if not block.data.strip():
-        return ParsedColumns(np.empty((0, len(layout.numbers))), [pa.array([], pa.string()) for _ in layout.texts])
+        return _Parsed(np.empty((0, len(layout.numbers))), [pa.array([], pa.string()) for _ in layout.texts])
     if layout.texts and layout.n_fields == 1:  # pyarrow takes a line of blanks for a text
         return _parse_slowly(block, layout, name, first_row)
     if layout.delimiter is None and b'"' in block.data:
@@ -478,9 +426,9 @@ def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -
     batch = table.combine_chunks().to_batches()[0]
     texts = [layout.categories(pc.utf8_trim_whitespace(batch.column(str(column)))) for column in layout.texts]
     if not layout.numbers:
-        return ParsedColumns(np.empty((batch.num_rows, 0)), texts)
+        return _Parsed(np.empty((batch.num_rows, 0)), texts)
     tensor = batch.select([str(column) for column in layout.numbers]).to_tensor(null_to_nan=True, row_major=True)
-    return ParsedColumns(cast("NDArray[np.float64]", tensor.to_numpy()), texts)
+    return _Parsed(cast("Float64", tensor.to_numpy()), texts)
 
 
 def _parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> list[str]:
@@ -523,8 +471,8 @@ def _single_blanks(data: bytes) -> bytes:
     return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
-def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
-    """Return the features of a block as `parse_columns` does, field by field, and raise its first fault."""
+def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> _Parsed:
+    """Return the features of a block as `_parse_columns` does, field by field, and raise its first fault."""
     rows: list[list[float]] = []
     categories: list[list[str]] = [[] for _ in layout.texts]
     text: dict[int, tuple[str, str]] = {}  # column: the first text in it, and where
@@ -539,7 +487,7 @@ def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -
             texts.append(fields[column].strip())
         for column in layout.numbers:
             field = fields[column].strip()
-            number = layout.number(field)
+            number = _number(field, layout.text)
             if number is None:
                 where = f"row {first_row + len(rows)} (line {_line_of(line, fields, column)})"
                 text.setdefault(column, (field, where))
@@ -550,38 +498,35 @@ def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -
     if text:
         raise _text_columns(name, text, spellings, len(rows), layout)
     numbers = np.array(rows, dtype=np.float64).reshape(len(rows), len(layout.numbers))
-    return ParsedColumns(numbers, [layout.categories(pa.array(texts, pa.string())) for texts in categories])
+    return _Parsed(numbers, [layout.categories(pa.array(texts, pa.string())) for texts in categories])
 
 
-def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
-    """Raise ``BadInput`` for a missing, infinite or too large value; says the line and quotes the field."""
+def _check_values(
+    values: Float64, texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int
+) -> None:
+    """Raise ``BadInput`` for a value that is missing, infinite or too large; says the line and quotes the field."""
+
+    def fault(row: int, column: int, more: str = "") -> BadInput:
+        line, fields = next(islice(_rows_of(block, layout, name), row, None))
+        line, field = _line_of(line, fields, column), fields[column].strip()
+        missing = column in layout.texts or field in MISSING_WORDS
+        problem = f"a missing value ({field!r})" if missing else f"the value {field!r}"
+        where = f"row {first_row + row} (line {line}), {layout.title(column)}{more}"
+        return faults.missing_value(name, where, problem)
+
     finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
-    if finite.all():
-        names = layout.names
-        check_block(
-            values, first_row, name, [names[column] for column in layout.numbers] if names else None, gaps=layout.gaps
+    if not finite.all():
+        bad = np.argwhere(~finite)
+        raise fault(
+            int(bad[0, 0]), layout.numbers[bad[0, 1]], f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
         )
-        return
-    bad = np.argwhere(~finite)
-    row, position = (int(index) for index in bad[0])
-    column = layout.numbers[position]
-    line, fields = next(islice(_rows_of(block, layout, name), row, None))
-    line, field = _line_of(line, fields, column), fields[column].strip()
-    problem = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
-    more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
-    raise faults.missing_value(name, f"row {first_row + row} (line {line}), {layout.title(column)}{more}", problem)
-
-
-def _check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
-    """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
+    names = None if layout.names is None else [layout.names[column] for column in layout.numbers]
+    check_block(values, first_row, name, names, gaps=layout.gaps)
     words = pa.array([*MISSING_WORDS, *NAN_WORDS])
-    for column, values in zip(layout.texts, texts, strict=True):
-        missing = np.asarray(pc.is_in(values, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
-        if missing.any() and not layout.gaps:
-            row = int(np.argmax(missing))
-            line, fields = next(islice(_rows_of(block, layout, name), row, None))
-            where = f"row {first_row + row} (line {_line_of(line, fields, column)}), {layout.title(column)}"
-            raise faults.missing_value(name, where, f"a missing value ({values[row].as_py()!r})")
+    for column, found in zip(() if layout.gaps else layout.texts, texts, strict=False):
+        missing = np.asarray(pc.is_in(found, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
+        if missing.any():
+            raise fault(int(np.argmax(missing)), column)
 
 
 def _check_marks(categories: tuple[Category, ...], layout: Layout, column: int, name: str) -> None:
@@ -706,53 +651,25 @@ class Layout:
     index: int | None  # a column without a name that holds row names, as pandas and R write it
     offset: int
     first_line: int
-    selected: tuple[int, ...] | None = None  # the features; None: all columns but label and index
-    texts: tuple[int, ...] = ()  # the features that are read as text, as they hold categories
+    text: TextFormat
+    counted: bool  # whether the names are numbers
+    features: tuple[int, ...] = ()  # the columns that become features
+    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
-    text: TextFormat = USUAL
-    counted: bool = False  # whether the names are numbers
-
-    @cached_property
-    def features(self) -> list[int]:
-        """The columns that hold features."""
-        if self.selected is not None:
-            return list(self.selected)
-        return [column for column in range(self.n_fields) if column not in (self.label, self.index)]
 
     @cached_property
     def numbers(self) -> list[int]:
         """The columns of features that are read as numbers."""
         return [column for column in self.features if column not in self.texts]
 
-    def feature_names(self) -> list[str] | None:
-        """Return the names of the features, if the file has a header."""
-        return [self.names[column] for column in self.features] if self.names else None
-
     def title(self, column: int) -> str:
         """Return the name of a column for messages."""
-        return f"column {column}" + (f" ({self.names[column]!r})" if self.names else "")
-
-    @cached_property
-    def dialect(self) -> Dialect:
-        """What ends a field and a row."""
-        return Dialect(self.delimiter, self.text.comment, self.text.encoding)
+        return column_title(column, self.names)
 
     @property
-    def reading(self) -> tuple[object, ...]:
-        """What the values depend on besides the bytes of a usual file."""
-        return (*self.text.given.items(), *(("header",) if self.counted else ()))
-
-    def blocks(self, path: str, name: str, offset: int, first_line: int) -> Iterator[TextBlock]:
-        """Yield a file's rows from an offset on."""
-        return text_blocks(path, name, self.dialect, offset, first_line)
-
-    def split(self, line: str) -> list[str]:
-        """Return the fields of one row."""
-        return _split_line(line, self.delimiter)
-
-    def number(self, field: str) -> float | None:
-        """Return the number that a field without outer blanks is, NaN if it is missing, None if it is text."""
-        return _number(field, self.text)
+    def row(self) -> re.Pattern[bytes]:
+        """What ends a row."""
+        return _row_pattern(self.delimiter, self.text.comment)
 
     def categories(self, texts: pa.StringArray) -> pa.StringArray:
         """Return texts, of which numbers have a decimal point and no mark between thousands."""
@@ -762,7 +679,7 @@ class Layout:
         words = texts.dictionary_encode()
         plain = []
         for word in words.dictionary.to_pylist():
-            number = self.number(word) if any(str(mark) in word for mark in marks) else None
+            number = _number(word, self.text) if any(str(mark) in word for mark in marks) else None
             plain.append(word if number is None else category_text(number))
         return pa.DictionaryArray.from_arrays(words.indices, pa.array(plain, pa.string())).cast(pa.string())
 
@@ -782,19 +699,7 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
 
 
 def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> Layout:
-    """Find the layout of a text table from its first rows.
-
-    Parameters
-    ----------
-    request : Request
-    named : collection of str
-        Names of further columns that the caller expects: a first row that holds one of them is a header.
-
-    Raises
-    ------
-    BadInput
-        If it is not text, or has no row of data, or no such column.
-    """
+    """Find the layout of a text table from its first rows; one that holds one of the ``named`` columns is a header."""
     name, labels_column, text = request.name, request.labels_column, request.text
     with faults.reading(name):
         stream = _open_stream(request.path, text.encoding)
@@ -829,7 +734,7 @@ def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> 
     label = None if labels_column is None else find_column(name, labels_column, names, len(first))
     index = 0 if names and names[0] == "" and label != 0 and len(names) > 1 else None
     row = rows[1] if header else rows[0]
-    return Layout(delimiter, len(first), names, label, index, row.offset, row.line, text=text, counted=counted)
+    return Layout(delimiter, len(first), names, label, index, row.offset, row.line, text, counted)
 
 
 def _begins_as_of_r(rows: list[list[str]], text: TextFormat) -> bool:
@@ -867,32 +772,27 @@ def _first_table_line(head: bytes, text: TextFormat, name: str) -> _TableStart:
     return _TableStart(match.end(), line + 1, match[1].decode("ascii", "replace"))
 
 
-class _FirstRow(NamedTuple):
-    offset: int
-    line: int
-    fields: list[str]
-
-
 def _first_rows(
     head: bytes, start: _TableStart, text: TextFormat, ended: bool, name: str
-) -> tuple[str | None, list[_FirstRow]]:
+) -> tuple[str | None, list[_Row]]:
     """Return the delimiter, None for runs of blanks, and the first rows; whole ones, unless the file has ``ended``."""
     given = text.delimiter or start.delimiter
     candidates = (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal)
-    best: tuple[int, str | None, list[_FirstRow]] = (-1, ",", [])
+    best: tuple[int, str | None, list[_Row]] = (-1, ",", [])
     for mark in candidates:
         delimiter = None if mark == " " else mark
         # the last one may be half a row
         found = list(
             islice(
-                _rows(head[start.offset :], Dialect(delimiter, text.comment), start.offset, start.line), SAMPLE_ROWS + 1
+                _rows(head[start.offset :], _row_pattern(delimiter, text.comment), start.offset, start.line),
+                SAMPLE_ROWS + 1,
             )
         )
         found = found[:SAMPLE_ROWS] if ended or len(found) > SAMPLE_ROWS else found[:-1]
         rows = []
         for row in found:
             with _decoding(name, UTF_8, row.line):
-                rows.append(_FirstRow(row.offset, row.line, _split_line(row.data.decode("utf-8"), delimiter)))
+                rows.append(row._replace(fields=_split_line(row.data.decode("utf-8"), delimiter)))
         sizes = Counter(len(row.fields) for row in rows)
         agreement = max((number for fields, number in sizes.items() if fields > 1), default=0)
         if agreement > best[0]:  # the first of equals
@@ -902,7 +802,7 @@ def _first_rows(
     return best[1], best[2]
 
 
-def _title_lines(name: str, rows: list[_FirstRow], usual: int) -> BadInput:
+def _title_lines(name: str, rows: list[_Row], usual: int) -> BadInput:
     """Return the fault of a table that begins with lines of another number of fields."""
     first, table = rows[0], next(row for row in rows if len(row.fields) == usual)
     n = len(first.fields)
@@ -925,7 +825,8 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
     """Return whether the first row names the columns, and whether it does so by numbers; warns where it is unclear."""
     text, labels_column = request.text, request.labels_column
     first = [field.strip() for field in rows[0]]
-    label = _label_number(labels_column, len(first))
+    number = None if labels_column is None else whole_number(labels_column)
+    label = number % len(first) if number is not None and -len(first) <= number < len(first) else None
     words = [
         {column for column, field in enumerate(row) if column != label and _number(field.strip(), text) is None}
         for row in rows[:2]
@@ -947,25 +848,20 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
         return True, True
     if words[0] and len(numbers) < 2:
         return False, False
-    verdict = _are_names(
+    is_header, unclear = _are_names(
         [first[column] for column in numbers],
         [[row[column].strip() for column in numbers] for row in rows[1:] if len(row) == len(first)],
         text,
     )
-    if verdict.unclear:
-        taken, other, word = ("names", "a sample", "no") if verdict.header else ("a sample", "names", "yes")
+    if unclear:
+        taken, other, word = ("names", "a sample", "no") if is_header else ("a sample", "names", "yes")
         warnings.warn(
             f"{request.name}: its first row ({faults.listing(first)}) could be names or a sample, and is taken for "
             f"{taken}; header={word!r} (--header {word}) makes it {other}",
             IPS2Warning,
             stacklevel=2,
         )
-    return verdict.header, verdict.header
-
-
-class _Verdict(NamedTuple):
-    header: bool
-    unclear: bool = False
+    return is_header, is_header
 
 
 MOST_RISING = 0.75
@@ -975,8 +871,8 @@ UNLIKELY = 0.01
 """Chance up to which a row of numbers is taken for names: that a sample is outside of all ranges of those below it."""
 
 
-def _are_names(first: list[str], rows: list[list[str]], text: TextFormat) -> _Verdict:
-    """Return whether a first row of numbers names the columns of the rows below it.
+def _are_names(first: list[str], rows: list[list[str]], text: TextFormat) -> tuple[bool, bool]:
+    """Return whether a first row of numbers names the columns of the rows below it, and whether that is unclear.
 
     0, 1, 2, ... and 1, 2, 3, ... do, unless all rows below count up, too, and have no names; of one or two columns only
     where one of them holds fractions. Other numbers do if they rise from column to column, as years and wavelengths do
@@ -990,29 +886,23 @@ def _are_names(first: list[str], rows: list[list[str]], text: TextFormat) -> _Ve
         np.array([[_number(field, text) for field in row] for row in some], np.float64) for some in ([first], rows)
     )
     if not rows or not (np.isfinite(values).all() and (np.diff(values) > 0).all()):
-        return _Verdict(False)
+        return False, False
     fractions = [all(set(row[column]) & set(".,eE") for row in rows) for column in range(n)]
     whole = all(field.isdecimal() for field in first)
     unlike = whole and any(fractions)
     if n > 1 and not indexed and (np.diff(below, axis=1) == 1).all():
-        return _Verdict(False)
+        return False, False
     if first in ([str(column + start) for column in range(n)] for start in (0, 1)) and (n > 2 or indexed or unlike):
-        return _Verdict(True, not (unlike or (indexed and first[0] == "0")))
+        return True, not (unlike or (indexed and first[0] == "0"))
     rising = np.mean((np.diff(below, axis=1) > 0).all(axis=1))
     default = first == ["0", "1"][:n] and not np.isin(below, (0, 1)).all()  # pandas' names, or a sample
     if n == 1 or rising > MOST_RISING:
-        return _Verdict(False, default)
+        return False, default
     outside = bool(((values < np.fmin.reduce(below)) | (values > np.fmax.reduce(below))).all())
     chance = (2 / (len(rows) + 1)) ** n
     if outside and (indexed or (unlike and all(fractions)) or chance <= UNLIKELY):
-        return _Verdict(True, True)
-    return _Verdict(False, default or indexed or (n > 4 and len(rows) > 2))
-
-
-def _label_number(labels_column: str | int | None, n_fields: int) -> int | None:
-    """Return the label column's number where it is given as one."""
-    number = None if labels_column is None else whole_number(labels_column)
-    return number % n_fields if number is not None and -n_fields <= number < n_fields else None
+        return True, True
+    return False, default or indexed or (n > 4 and len(rows) > 2)
 
 
 def _no_rows(name: str) -> BadInput:

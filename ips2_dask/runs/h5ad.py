@@ -32,6 +32,8 @@ Node: TypeAlias = h5py.Group | h5py.Dataset
 
 KEY = "ips2"
 TEXT = h5py.string_dtype("utf-8")
+VERSIONS = {"dict": "0.1.0", "anndata": "0.1.0", "csr_matrix": "0.1.0"}
+"""Versions of anndata's encodings; 0.2.0 of others."""
 
 RANGE_ROWS = 1 << 15
 """Rows of a range whose embedding or entries of U are in memory at a time: some tens of entries a row."""
@@ -66,21 +68,8 @@ def names_of(key: str) -> list[str]:
 def own_results(thing: str, key: str, there: Collection[str], written: Iterable[object], remedy: str) -> list[str]:
     """Return what an earlier call wrote by a key and is still there, as ``part/name``.
 
-    Parameters
-    ----------
-    thing : str
-        What the message is about.
-    key : str
-    there : collection of str
-        What the AnnData has, as ``part/name``.
-    written : iterable
-        What it says of earlier calls in ``uns[key]["written"]``.
-    remedy : str
-
-    Raises
-    ------
-    BadInput
-        Where something else has a name under which results may be written.
+    ``there`` is what the AnnData has, ``written`` what it says of earlier calls in ``uns[key]["written"]``. Raises
+    ``BadInput`` about ``thing`` where something else has a name under which results may be written.
     """
     layer, names = re.compile(rf"obs/{re.escape(key)}_layer_[0-9]+"), names_of(key)
     taken = sorted(name for name in there if name in names or layer.fullmatch(name))
@@ -135,40 +124,31 @@ def _origin(run: Run) -> Path | None:
     return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
 
 
-def _encoded(node: Node, kind: str, version: str, **more: object) -> Node:
-    node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
-    for name, value in more.items():
-        node.attrs[name] = value
+def _encoded(node: Node, kind: str, **more: object) -> Node:
+    """Return a node after saying how it is to be read, as anndata writes it."""
+    node.attrs.update({"encoding-type": kind, "encoding-version": VERSIONS.get(kind, "0.2.0"), **more})
     return node
 
 
-def _index(file: h5py.File) -> tuple[h5py.Group, h5py.Dataset | None]:
-    """The data frame of the samples, and its index."""
-    frame = file.get("obs")
-    if not isinstance(frame, h5py.Group):
-        return frame, None
-    return frame, frame[frame.attrs.get("_index", "_index")]
+def _stored(group: h5py.Group, name: str, value: object) -> None:
+    """Write a number, a text, a list of texts or a dictionary of these."""
+    if isinstance(value, dict):
+        for part, one in value.items():
+            _stored(_group(group, name), part, one)
+    elif value is not None:
+        group[name] = np.array(value, object) if isinstance(value, list) else value
+        text = "string" if isinstance(value, str) else "numeric-scalar"
+        _encoded(group[name], "string-array" if isinstance(value, list) else text)
 
 
-def _names(index: h5py.Dataset, low: int, high: int) -> AnyArray:
-    """Rows low .. high - 1 of an index as text."""
-    text = h5py.check_string_dtype(index.dtype)
-    return index.asstr()[low:high] if text else index[low:high].astype(np.str_)
-
-
-def _same_names(index: h5py.Dataset, run: Run) -> bool:
-    """Whether an index has the names of the run's samples, if these have any, compared by blocks."""
-    for low in range(0, run.n_rows, BLOCK_ROWS):
-        high = min(low + BLOCK_ROWS, run.n_rows)
-        names = run.names_between(low, high)
-        if names is not None and not np.array_equal(_names(index, low, high), names):
-            return False
-    return True
+def _group(group: h5py.Group, name: str) -> h5py.Group:
+    return group[name] if name in group else _encoded(group.create_group(name), "dict")
 
 
 def _check_samples(file: h5py.File, run: Run, name: str) -> None:
-    frame, index = _index(file)
-    if index is None or not isinstance(frame, h5py.Group):
+    """Raise ``BadInput`` where the samples of a file are not the run's, by their number and names, block by block."""
+    frame, m = file.get("obs"), run.n_rows
+    if not isinstance(frame, h5py.Group):
         raise BadInput(
             name,
             "an obs that is no group",
@@ -176,9 +156,15 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
             "labels could not be added to it",
             "write the file again with a recent anndata",
         )
-    m = run.n_rows
-    if len(index) != m or not _same_names(index, run):
-        actual = f"{len(index)} samples" if len(index) != m else "samples of other names"
+    index = frame[frame.attrs.get("_index", "_index")]
+    text = index.asstr() if h5py.check_string_dtype(index.dtype) else index
+    actual = f"{len(index)} samples" if len(index) != m else ""
+    for low in () if actual else range(0, m, BLOCK_ROWS):
+        high = min(low + BLOCK_ROWS, m)
+        names = run.names_between(low, high)
+        if names is not None and not np.array_equal(text[low:high].astype(np.str_), names):
+            actual = "samples of other names"
+    if actual:
         raise BadInput(
             name,
             actual,
@@ -190,33 +176,28 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
 
 def _make_anndata(file: h5py.File, run: Run) -> None:
     """The skeleton of an AnnData without X."""
-    _encoded(file, "anndata", "0.1.0")
+    _encoded(file, "anndata")
     for frame, n in (("obs", run.n_rows), ("var", 0)):
-        group = _encoded(file.create_group(frame), "dataframe", "0.2.0", _index="_index")
+        group = _encoded(file.create_group(frame), "dataframe", _index="_index")
         group.attrs["column-order"] = np.array([], TEXT)
-        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array", "0.2.0")
+        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array")
         for low in range(0, n, BLOCK_ROWS):
             high = min(low + BLOCK_ROWS, n)
             names = run.names_between(low, high)
             names = np.arange(low, high).astype(np.str_) if names is None else names
             index[low:high] = names.astype(object)
     for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
-        _encoded(file.create_group(name), "dict", "0.1.0")
-
-
-def _group(file: h5py.File, name: str) -> h5py.Group:
-    return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
+        _group(file, name)
 
 
 def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
     """Write what the run found; what has to be put into order first is kept beside, in a folder."""
     obs = file["obs"]
-    labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
+    labels = _encoded(obs.create_group(KEY), "categorical", ordered=False)
     clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
     kind = np.int8 if len(clusters) < 128 else np.int32
-    labels["categories"] = np.array(clusters, object)
-    _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array", "0.2.0")
-    _encoded(labels["categories"], "string-array", "0.2.0")
+    _stored(labels, "categories", clusters)
+    _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array")
     columns: dict[str, h5py.Dataset] = {}
     for block in run.iter_labels():
         rows = slice(block.first, block.first + len(block.labels))
@@ -224,7 +205,7 @@ def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
         for name, values in sample_columns(block).items():
             name = f"{KEY}_{name}"
             if name not in columns:
-                columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array", "0.2.0")
+                columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array")
             columns[name][rows] = values
     own = [KEY, *columns]
     others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) in obs and column not in own]
@@ -233,22 +214,15 @@ def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
         _write_embedding(_group(file, "obsm"), run, Path(aside))
         _write_similarity(_group(file, "obsp"), run, Path(aside))
         _write_distances(file["obsp"], run, Path(aside))
-    about = _encoded(_group(file, "uns").create_group(KEY), "dict", "0.1.0")
     part, _, name = (str(run.manifest["input"]["name"]).partition("::")[2] or "X").partition("/")
     where = {"X": {"use_rep": "X"}, "obsm": {"use_rep": name}, "layers": {"layer": name}}.get(part, {})
-    params = _encoded(about.create_group("params"), "dict", "0.1.0")
-    for name, value in (where | {"method": "ips2"} | run.params.as_dict()).items():
-        if value is not None:
-            params[name] = value
-            _encoded(params[name], "string" if isinstance(value, str) else "numeric-scalar", "0.2.0")
-    for name in ("connectivities", "distances"):  # where scanpy's functions look for them
-        about[f"{name}_key"] = f"{KEY}_{name}"
-        _encoded(about[f"{name}_key"], "string", "0.2.0")
-    names = [f"obs/{name}" for name in own] + [
-        name for name in names_of(KEY) if not name.startswith("obs/") and name in file
-    ]
-    about[WRITTEN] = np.array(names, object)
-    _encoded(about[WRITTEN], "string-array", "0.2.0")
+    about: dict[str, object] = {"params": where | {"method": "ips2"} | run.params.as_dict()}
+    # where scanpy's functions look for them
+    about |= {f"{name}_key": f"{KEY}_{name}" for name in ("connectivities", "distances")}
+    _stored(_group(file, "uns"), KEY, about)
+    names = [f"obs/{name}" for name in own]
+    names += [name for name in names_of(KEY) if not name.startswith("obs/") and name in file]
+    _stored(file["uns"][KEY], WRITTEN, names)
 
 
 def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
@@ -264,11 +238,11 @@ def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
     else:
         embedding = np.asarray(run.embedding)
         blocks = ((low, embedding[low : low + RANGE_ROWS]) for low in range(0, run.n_rows, RANGE_ROWS))
-    dataset: h5py.Dataset | None = None
+    name = f"X_{KEY}"
     for low, rows in blocks:
-        if dataset is None:
-            dataset = _encoded(obsm.create_dataset(f"X_{KEY}", (run.n_rows, columns), rows.dtype), "array", "0.2.0")
-        dataset[low : low + len(rows)] = rows
+        if name not in obsm:
+            _encoded(obsm.create_dataset(name, (run.n_rows, columns), rows.dtype), "array")
+        obsm[name][low : low + len(rows)] = rows
 
 
 def _row_blocks(
@@ -276,15 +250,7 @@ def _row_blocks(
 ) -> Iterator[tuple[int, AnyArray]]:
     """What is stored by partition in the order of the run's rows: the number of a block's first row, and the block.
 
-    Parameters
-    ----------
-    run : Run
-    folder : Path
-        Made here, for files.
-    of_partition : callable
-        Gives the rows of a partition.
-    missing : scalar
-        For rows that were left out.
+    ``folder`` is made here, for files; ``missing`` stands for rows that were left out.
     """
     context = run._context
     if not context.merged:
@@ -325,13 +291,33 @@ def _distinct_blocks(run: Run, folder: Path, of_partition: Callable[[int], AnyAr
         yield low, records["values"][np.argsort(records["row"])]
 
 
+def _write_csr(
+    obsp: h5py.Group, name: str, m: int, kind: type[np.integer], ranges: Iterable[tuple[AnyArray, AnyArray, AnyArray]]
+) -> None:
+    """Write a matrix (m, m) as CSR from ranges of its rows: how many entries each row has, their columns and values."""
+    group = _encoded(obsp.create_group(f"{KEY}_{name}"), "csr_matrix", shape=np.array((m, m)))
+    data, indices = (
+        group.create_dataset(part, (0,), own, maxshape=(None,), chunks=(1 << 16,), compression="gzip")
+        for part, own in (("data", np.float64), ("indices", kind))
+    )
+    indptr = group.create_dataset("indptr", (m + 1,), kind if name == "connectivities" else np.int64)
+    indptr[0], row = 0, 1
+    for counts, columns, values in ranges:
+        first = len(data)
+        for dataset, part in ((data, values), (indices, columns)):
+            dataset.resize((first + len(part),))
+            dataset[first:] = part
+        indptr[row : row + len(counts)] = first + np.cumsum(counts)
+        row += len(counts)
+
+
 NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])
 """A neighbour of a row."""
 
 
 def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
     """Write the distances of each row to its nearest others, as CSR by rows of the input."""
-    context, m = run._context, run.n_rows
+    context = run._context
 
     def nearest(b: int) -> AnyArray:
         indices, distances = (
@@ -343,21 +329,12 @@ def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
         records["distance"] = np.asarray(distances, np.float64) * run.unit
         return records
 
-    group = _encoded(obsp.create_group(f"{KEY}_distances"), "csr_matrix", "0.1.0", shape=np.array((m, m)))
-    data, indices = (
-        group.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(1 << 16,), compression="gzip")
-        for name, kind in (("data", np.float64), ("indices", np.int32))
-    )
-    indptr = group.create_dataset("indptr", (m + 1,), np.int64)
-    indptr[0], first = 0, 0
-    for low, rows in _row_blocks(run, folder / "neighbors", nearest, np.array((-1, np.nan), NEIGHBOR)):
-        there = rows["column"] >= 0
-        entries, ends = rows[there], first + np.cumsum(there.sum(axis=1))
-        for dataset, name in ((data, "distance"), (indices, "column")):
-            dataset.resize((first + len(entries),))
-            dataset[first:] = entries[name]
-        indptr[low + 1 : low + len(rows) + 1] = ends
-        first += len(entries)
+    def ranges() -> Iterator[tuple[AnyArray, AnyArray, AnyArray]]:
+        for _, rows in _row_blocks(run, folder / "neighbors", nearest, np.array((-1, np.nan), NEIGHBOR)):
+            there = rows["column"] >= 0
+            yield there.sum(axis=1), rows["column"][there], rows["distance"][there]
+
+    _write_csr(obsp, "distances", run.n_rows, np.int32, ranges())
 
 
 ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])
@@ -366,12 +343,10 @@ ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)
 
 def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
     """Write U as CSR by rows of the input; equal rows have their entries at the first of them alone."""
-    name, m = f"{KEY}_connectivities", run.n_rows
-    group = _encoded(obsp.create_group(name), "csr_matrix", "0.1.0", shape=np.array((m, m)))
+    m = run.n_rows
     if run._context.facts["fuse"]["dense"]:
         U = _dense_similarity(run)
-        for part in ("data", "indices", "indptr"):
-            group.create_dataset(part, data=getattr(U, part), compression="gzip" if part != "indptr" else None)
+        _write_csr(obsp, "connectivities", m, U.indices.dtype.type, [(np.diff(U.indptr), U.indices, U.data)])
         return
     files = RowFiles(folder / "entries", ENTRY, RANGE_ROWS)
     for (i, j), values in fused_entries(run._context):
@@ -382,17 +357,15 @@ def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
         files.add(entries)
     # as SciPy has them of a matrix made of numbers of rows
     kind = np.int64 if run._context.m < m else sparse.get_index_dtype(maxval=max(files.count, m))
-    data = group.create_dataset("data", (files.count,), np.float64, compression="gzip")
-    indices = group.create_dataset("indices", (files.count,), kind, compression="gzip")
-    indptr = group.create_dataset("indptr", (m + 1,), kind)
-    indptr[0], first = 0, 0
-    for low in range(0, m, RANGE_ROWS):
-        entries = files.take(low)
-        entries = entries[np.lexsort((entries["column"], entries["row"]))]
-        data[first : first + len(entries)], indices[first : first + len(entries)] = entries["value"], entries["column"]
-        n = min(RANGE_ROWS, m - low)
-        indptr[low + 1 : low + n + 1] = first + np.cumsum(np.bincount(entries["row"] - low, minlength=n))
-        first += len(entries)
+
+    def ranges() -> Iterator[tuple[AnyArray, AnyArray, AnyArray]]:
+        for low in range(0, m, RANGE_ROWS):
+            entries = files.take(low)
+            entries = entries[np.lexsort((entries["column"], entries["row"]))]
+            counts = np.bincount(entries["row"] - low, minlength=min(RANGE_ROWS, m - low))
+            yield counts, entries["column"], entries["value"]
+
+    _write_csr(obsp, "connectivities", m, kind, ranges())
 
 
 def _dense_similarity(run: Run) -> sparse.csr_array:

@@ -22,8 +22,7 @@ from ips2_dask.plan.choices import partition_bounds
 from ips2_dask.readers import Source, check_block, features_of, is_text_file, open_source
 from ips2_dask.readers.base import LazySource, Table
 from ips2_dask.readers.columns import features_of_numbers, match_columns
-from ips2_dask.readers.features import HANDLE_UNKNOWN, check_word
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import HANDLE_UNKNOWN, TextFormat, check_word
 from ips2_dask.runs import label_results
 from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import metric_views

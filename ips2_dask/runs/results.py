@@ -16,8 +16,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.fusion import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.readers.features import Column, FittedFeatures
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import Column, FittedFeatures, TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.stages import known_labels, pair_rows, side_inputs

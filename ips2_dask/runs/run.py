@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from ips2_dask.errors import BadInput
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.readers import Source
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import TextFormat
 from ips2_dask.runs import export, layers, layout, predict
 from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout

@@ -18,7 +18,7 @@ from ips2_dask.params import Params
 from ips2_dask.plan.checks import check_shape
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import check_block, features_of
-from ips2_dask.readers.distances import NeighborDistances
+from ips2_dask.readers.base import NeighborDistances
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
 from ips2_dask.store.base import TaskResult

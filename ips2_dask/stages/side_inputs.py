@@ -20,8 +20,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.readers import open_source
-from ips2_dask.readers.base import digest
-from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse
+from ips2_dask.readers.base import as_csr, content_digest, digest, is_sparse
 from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import missing_receipt

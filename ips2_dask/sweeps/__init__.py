@@ -16,8 +16,7 @@ from ips2_dask.pipeline.prepare import GivenMatrix, check_machines, open_inputs,
 from ips2_dask.pipeline.run import needed_bytes, on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
-from ips2_dask.readers.features import Features
-from ips2_dask.readers.text_format import TextFormat
+from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.runs.maintenance import check_directory
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import grid

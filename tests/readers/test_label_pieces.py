@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from test_readers import FORMATS, M, write_frame, written
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import Source, open_source, parquet, text
+from ips2_dask.readers import Source, open_source, records, text
 from ips2_dask.readers.labels import Classes, CodeReader, classes_of
 
 Array = NDArray[Any]
@@ -24,15 +24,15 @@ Array = NDArray[Any]
 PIECE = 8
 """Labels of a piece, at most, in these tests."""
 
-WHOLE = {"mat", "mat-plain", "mat-sparse"}
-"""Formats whose files are read whole; those of Matrix Market too, whose header the small blocks of text would cut."""
+WHOLE = {"mat", "mat-plain", "mat-sparse", "mtx", "mtx.gz"}
+"""Formats whose files are read whole."""
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("labels.PIECE_ROWS", "labels.PIECE_LABELS", "npy.PIECE_LABELS"):
+    for name in ("labels.PIECE_ROWS", "labels.PIECE_LABELS"):
         monkeypatch.setattr(f"ips2_dask.readers.{name}", PIECE)
-    monkeypatch.setattr(parquet, "BATCH_ROWS", PIECE)
+    monkeypatch.setattr(records, "BATCH_ROWS", PIECE)
     monkeypatch.setattr(text, "PIECE_BYTES", 1)
     monkeypatch.setattr(text, "LINES_PER_BLOCK", 1)
 
@@ -52,15 +52,13 @@ def check(source: Source) -> None:
         np.testing.assert_array_equal(np.concatenate(blocks), codes.ravel())
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if not name.startswith("mtx")])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in WHOLE])
 def test_every_format_gives_its_labels_in_pieces(name: str, tmp_path: Path) -> None:
     spec, column, _, y = written(name, tmp_path)
     source = open_source(spec, labels_column=column)
     check(source)
-    reader = source.read_labels  # type: ignore[attr-defined]
-    if name in WHOLE:
-        return
-    lengths = [np.size(piece) for piece in reader.read_pieces()]
+    assert source.label_pieces is not None
+    lengths = [np.size(piece) for piece in source.label_pieces()]
     assert sum(lengths) == len(y)
     assert max(lengths) <= PIECE
 
@@ -155,7 +153,7 @@ def test_a_dask_array_gives_its_labels_by_chunks() -> None:
     X = np.column_stack([np.arange(M), np.ones(M), np.arange(M) % 4])
     source = open_source(da.from_array(X, chunks=(PIECE, 2)), labels_column=-1)
     check(source)
-    assert [len(piece) for piece in source.read_labels.read_pieces()] == [8, 8, 8, 8, 5]  # type: ignore[attr-defined]
+    assert [len(piece) for piece in source.label_pieces()] == [8, 8, 8, 8, 5]  # type: ignore[misc]
 
 
 def test_labels_in_memory_have_codes_too() -> None:

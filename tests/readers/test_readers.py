@@ -266,9 +266,9 @@ def written(name: str, folder: Path) -> tuple[str, str | int, Array, Array]:
     return writer(folder, np.column_stack([X, y]) if name in LABELS_APART else X, y), column, X, y
 
 
-@pytest.fixture(params=list(FORMATS))
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Source, Array, Array, str]:
-    spec, column, X, y = written(request.param, tmp_path)
+@pytest.fixture(params=list(FORMATS), scope="module")
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Array, Array, str]:
+    spec, column, X, y = written(request.param, tmp_path_factory.mktemp("case"))
     return open_source(spec, labels_column=column), X, y, request.param
 
 
@@ -316,7 +316,7 @@ def test_rows_outside_of_the_table_are_a_fault_of_the_caller(case: tuple[Source,
         next(source.blocks(0))
 
 
-def test_without_a_label_column_there_are_no_labels(case: tuple[Source, Array, Array, str], tmp_path: Path) -> None:
+def test_without_a_label_column_there_are_no_labels(case: tuple[Source, Array, Array, str]) -> None:
     source, X, y, name = case
     plain = open_source(source.name)
     assert plain.labels() is None

@@ -19,7 +19,7 @@ from scipy import sparse
 from test_readers import FORMATS, matlab, table, written
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import check_block, open_source
+from ips2_dask.readers import check_block, open_source, scipy_child
 
 
 def refused(spec: Any, **options: Any) -> BadInput:
@@ -60,7 +60,7 @@ def test_a_folder_where_a_file_is_meant_is_refused(ending: str, tmp_path: Path) 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_file_of_nonsense_is_refused(ending: str, tmp_path: Path) -> None:
     (tmp_path / f"x.{ending}").write_bytes(b"\0\1\2nonsense\xff" * 100)
-    own = ("csv", "tsv", "txt", "data", "mtx")  # which no library reads
+    own = ("csv", "tsv", "txt", "data")  # which no library reads
     assert ("can't be read" in refused(tmp_path / f"x.{ending}").found) is (ending not in own)
     (tmp_path / f"x.{ending}").write_bytes(gzip.compress(b"\0\1\2nonsense\xff" * 100))
     refused(tmp_path / f"x.{ending}")
@@ -365,26 +365,36 @@ MARKET = "%%MatrixMarket matrix "
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("coordinate real general\n2 2 1\n3 1 1.0\n", "outside of its shape"),
-        ("coordinate real general\n2 2 1\n1 0 1.0\n", "outside of its shape"),
-        ("coordinate real general\n2 2 1\n1.5 1 1.0\n", "outside of its shape"),
-        ("coordinate real general\n2 2 2\n1 1 1.0\n", "1 entries where its header promises 2"),
-        ("coordinate real general\n2 2 1\n1 1 1.0\n2 2 1.0\n", "2 or more entries"),
-        ("coordinate real general\n2 2 1\n1 1 x\n", "'x' in row 0 (line 3)"),
-        ("coordinate real general\n% 5 5\n\n2 2 1\n1 1\n", "2 fields (divided by blanks) in line 5"),
-        ("coordinate real general\n2 2\n", "the sizes '2 2' in line 2"),
-        ("coordinate real general\n% nothing\n", "the sizes"),
+        ("coordinate real general\n2 2 1\n3 1 1.0\n", "Line 3: Row index out of bounds"),
+        ("coordinate real general\n2 2 1\n1.5 1 1.0\n", "Line 3: Invalid integer"),
+        ("coordinate real general\n2 2 2\n1 1 1.0\n", "Truncated file"),
+        ("coordinate real general\n2 2 1\n1 1 1.0\n2 2 1.0\n", "Too many lines"),
+        ("coordinate real general\n2 2 1\n1 1 x\n", "Line 3: Invalid floating-point"),
+        ("coordinate real general\n% 5 5\n\n2 2 1\n1 1\n", "can't be read"),
+        ("coordinate real general\n2 2\n", "can't be read"),
+        ("coordinate real general\n% nothing\n", "can't be read"),
         ("coordinate real general\n0 2 0\n", "0 rows and 2 columns"),
         ("coordinate real symmetric\n2 3 0\n", "a symmetric matrix of shape (2, 3)"),
         ("coordinate complex general\n1 1 0\n", "complex"),
-        ("coordinate quaternion general\n1 1 0\n", "'quaternion general'"),
-        ("vector real general\n2 2 1\n", "no line"),
-        ("array real general\n2 2\n1\n2\n3\n", "3 entries where its header promises 4"),
+        ("coordinate quaternion general\n1 1 0\n", "quaternion"),
+        ("array real general\n2 2\n1\n2\n3\n", "Truncated file"),
     ],
 )
 def test_a_matrix_market_file_that_breaks_its_promise_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "x.mtx").write_text(MARKET + text)
     assert said in refused(tmp_path / "x.mtx").found
+
+
+@pytest.mark.parametrize(("name", "said"), [("SIGSEGV", "ended by signal 11"), ("SIGKILL", "ran out of memory")])
+def test_a_file_that_ends_its_reader_is_refused_in_one_line(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "child.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{name})\n")
+    monkeypatch.setattr(scipy_child, "__file__", str(tmp_path / "child.py"))
+    scipy.io.savemat(tmp_path / "x.mat", {"X": np.eye(3)})
+    (tmp_path / "x.mtx").write_text(MARKET + "array real general\n1 1\n1\n")
+    for file in ("x.mat", "x.mtx"):
+        assert said in refused(tmp_path / file).found
 
 
 @pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_array])

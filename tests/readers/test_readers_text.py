@@ -212,9 +212,9 @@ def test_reading_the_end_of_a_plain_file_does_not_read_its_start(
     monkeypatch.setattr(text_reader, "PIECE_BYTES", 1000)
     source = opened(tmp_path, "".join(f"{i},{i}\n" for i in range(10_000)))
     parsed: list[int] = []
-    parse = text_reader.parse_numbers
+    parse = text_reader._parse_columns
     monkeypatch.setattr(
-        "ips2_dask.readers.text.parse_numbers",
+        "ips2_dask.readers.text._parse_columns",
         lambda block, *rest: parsed.append(block.offset) or parse(block, *rest),  # type: ignore[func-returns-value]
     )
     assert source.read(9000, 9001).tolist() == [[9000, 9000]]

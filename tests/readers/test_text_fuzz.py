@@ -189,8 +189,8 @@ def test_a_quote_inside_of_a_field_is_none(size: int, tmp_path: Path, monkeypatc
         compare(tmp_path, text, ",", "utf-8", False, True)
 
 
-test_rows_are_those_of_the_csv_reader = fuzz(150, damaged=False)
-test_odd_and_damaged_tables_are_read_as_by_the_csv_reader_or_refused_with_the_right_line = fuzz(300, damaged=True)
+test_rows_are_those_of_the_csv_reader = fuzz(60, damaged=False)
+test_odd_and_damaged_tables_are_read_as_by_the_csv_reader_or_refused_with_the_right_line = fuzz(120, damaged=True)
 test_more_of_them = pytest.mark.slow(fuzz(4_000, damaged=True))
 
 

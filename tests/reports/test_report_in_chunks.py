@@ -14,7 +14,7 @@ from ips2_dask import Params, Resources, Run, open_run, plots, report, run
 from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.metrics import scores
 from ips2_dask.plots.style import KINDS
-from ips2_dask.readers.matrices import matrix_table
+from ips2_dask.readers.base import matrix_table
 from ips2_dask.reports import run_page
 from ips2_dask.reports.run_page import ReportData, render
 from ips2_dask.runs import layout, sample

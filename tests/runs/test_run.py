@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
 from ips2_dask.kernels.rounding import WALK, cut_of
 from ips2_dask.metrics import contingency
-from ips2_dask.readers.matrices import matrix_table
+from ips2_dask.readers.base import matrix_table
 from ips2_dask.store.layout import ARRAYS, STAGES
 
 Array = npt.NDArray[Any]

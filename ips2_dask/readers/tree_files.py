@@ -1,20 +1,32 @@
-"""AnnData in any container, HDF5 (.h5ad, .h5, .h5mu) or Zarr: its matrices by rows, its names, and labels of obs."""
+"""Files and folders of HDF5 and Zarr: an array, or a matrix of an AnnData with its names and labels, by rows."""
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, Request, Rows, Table, check_dtype, check_shape
-from ips2_dask.readers.containers import Compressed, Container, Node, Selection, compressed_table, is_array
-from ips2_dask.readers.labels import LabelReader, find_column, take_label_variable, vector_ranges
+from ips2_dask.readers.base import FileStamp, Request, Rows, Table, check_dtype, check_shape
+from ips2_dask.readers.columns import counted_names, find_column, take_label_column, take_label_variable
+from ips2_dask.readers.trees import (
+    Compressed,
+    Hdf5Tree,
+    Node,
+    Selection,
+    Tree,
+    ZarrTree,
+    compressed_table,
+    is_array,
+    label_pieces,
+    vector_ranges,
+)
+from ips2_dask.typing import AnyArray
 
 AXES = {
     "X": ("obs", "var"),
@@ -28,12 +40,48 @@ AXES = {
 """By the part of an AnnData that a matrix is in: the data frame of its rows, and that of its columns, if any."""
 
 
-def is_anndata(container: Container, root: Node, place: str) -> bool:
+def _open_tree(tree: Tree, request: Request, place: tuple[str, str] | None = None) -> Table:
+    """Return the table of an array, or of a matrix of an AnnData that is at ``place`` or found in the tree.
+
+    The labels of an array may be another array or one of its columns; see `_open_part` for an AnnData.
+    """
+    wanted = request.labels_column
+    with tree.open() as root:
+        located = _locate(tree, root, request.member) or place
+        if located is not None:
+            return _open_part(tree, root, *located, request)
+        if request.member is None and not is_array(root):
+            _refuse_inner(tree, root)
+        table = tree.dense(root, tree.choose(root, request), request.transpose)
+        found = tree.find(root, wanted) if isinstance(wanted, str) and not is_array(root) else None
+        if found is None or not is_array(found[0]):
+            return take_label_column(table, wanted)
+        count = math.prod(tree.array(root, found[1]).shape or (0,))
+        return take_label_variable(table, str(wanted), count, partial(label_pieces, tree, found[1]))
+
+
+def open_hdf5(request: Request) -> Table:
+    """Return the table of a dataset, or of a matrix of an AnnData in the file."""
+    return _open_tree(Hdf5Tree(FileStamp.of(request)), request)
+
+
+def open_h5ad(request: Request) -> Table:
+    """Return the table of a matrix of an AnnData, which the file holds by its name."""
+    return _open_tree(Hdf5Tree(FileStamp.of(request)), request, ("", request.member or ""))
+
+
+def open_zarr_path(request: Request) -> Table:
+    """Return the table of an array on disk or behind a URL, or of a matrix of an AnnData."""
+    path = request.path if "://" in request.path else os.path.abspath(request.path)
+    return _open_tree(ZarrTree(request.name, path), request)
+
+
+def _is_anndata(tree: Tree, root: Node, place: str) -> bool:
     """Return whether a group says that it is an AnnData or, as before anndata 0.8, has the layout of one."""
-    node = _get(container, root, place)
+    node = tree.get(root, place)
     if node is None or is_array(node):
         return False
-    frames = (_get(container, root, f"{place}/{frame}") for frame in ("obs", "var"))
+    frames = (tree.get(root, f"{place}/{frame}") for frame in ("obs", "var"))
     return _encoding(node) == "anndata" or all(map(_is_frame, frames))
 
 
@@ -42,32 +90,26 @@ def _is_frame(node: Node | None) -> bool:
     return node is not None and ("_index" in node.attrs or (is_array(node) and np.dtype(node.dtype).names is not None))
 
 
-def _get(container: Container, root: Node, path: str) -> Node | None:
-    """Return the group or array at a path, or None if there is none."""
-    located = container.find(root, path)
-    return None if located is None else located[0]
-
-
-def locate(container: Container, root: Node, member: str | None) -> tuple[str, str] | None:
+def _locate(tree: Tree, root: Node, member: str | None) -> tuple[str, str] | None:
     """Return the path of the AnnData that a member is in, and the member's path in that; None if it is in none.
 
     That AnnData may be the root, or a part of a MuData (``mod/rna``) or SpatialData (``tables/table``).
     """
     parts = [part for part in (member or "").split("/") if part]
     for n in range(len(parts) + 1):
-        if is_anndata(container, root, "/".join(parts[:n])):
+        if _is_anndata(tree, root, "/".join(parts[:n])):
             return "/".join(parts[:n]), "/".join(parts[n:])
     return None
 
 
-def refuse_inner(container: Container, root: Node) -> None:
-    """Raise ``BadInput`` that names the AnnDatas inside a container that is none itself, if there are any."""
-    groups = container.groups(root)
+def _refuse_inner(tree: Tree, root: Node) -> None:
+    """Raise ``BadInput`` that names the AnnDatas inside a tree that is none itself, if there are any."""
+    groups = [path for path, node in tree.members(root) if not is_array(node)]
     there = set(groups)
-    inner = [path for path in groups if f"{path}/obs" in there and is_anndata(container, root, path)]
+    inner = [path for path in groups if f"{path}/obs" in there and _is_anndata(tree, root, path)]
     if inner:
         raise BadInput(
-            container.name,
+            tree.name,
             f"no matrix of its own, but an AnnData in {faults.listing(inner)}",
             "one that is named",
             "another array than its cells might be clustered",
@@ -75,22 +117,11 @@ def refuse_inner(container: Container, root: Node) -> None:
         )
 
 
-def open_part(container: Container, root: Node, place: str, part: str, request: Request) -> Table:
+def _open_part(tree: Tree, root: Node, place: str, part: str, request: Request) -> Table:
     """Return the table of X or of another matrix of an AnnData (``layers/counts``, ``obsm/X_pca``, ``raw/X``).
 
     Labels are a column of ``obs``; names of samples and features are the indices of ``obs`` and ``var``, which change
     places where the matrix is transposed.
-
-    Parameters
-    ----------
-    container : Container
-    root : node
-        Of the container, open.
-    place : str
-        Path of the AnnData.
-    part : str
-        Path of the matrix in it; X if it is empty.
-    request : Request
     """
     below = f"{place}/" if place else ""
     part = part.strip("/") or "X"
@@ -98,21 +129,19 @@ def open_part(container: Container, root: Node, place: str, part: str, request: 
     samples, features = (
         None if frame is None else f"{below}{frame}" for frame in axes[:: -1 if request.transpose else 1]
     )
-    table = _matrix_table(container, root, below, part, request.transpose)
-    names = None if features is None else _names(container, root, features)
+    table = _matrix_table(tree, root, below, part, request.transpose)
+    names = None if features is None else _names(tree, root, features)
     if names is not None and len(names) == table.shape[1]:
         table = replace(table, feature_names=names.tolist())
     if samples is not None:
-        table = replace(table, read_sample_names=partial(_read_names, container, samples))
+        table = replace(table, read_sample_names=partial(_read_names, tree, samples))
     if request.labels_column is None:
         return table
     samples = samples or f"{below}obs"
-    column = _label_column(container, root, samples, request)
+    column = _label_column(tree, root, samples, request)
     path = f"{samples}/{column}"
-    count = _column(container, root, path)[1].shape[0]
-    return take_label_variable(
-        table, column, count, LabelReader(container.name, partial(_label_pieces, container, path, count))
-    )
+    count = _column(tree, root, path)[1].shape[0]
+    return take_label_variable(table, column, count, partial(_label_pieces, tree, path, count))
 
 
 def _text(stored: object) -> str:
@@ -124,20 +153,20 @@ def _encoding(node: Node) -> str:
     return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
 
 
-def _matrix_table(container: Container, root: Node, below: str, part: str, transpose: bool) -> Table:
-    located = container.find(root, f"{below}{part}")
+def _matrix_table(tree: Tree, root: Node, below: str, part: str, transpose: bool) -> Table:
+    located = tree.find(root, f"{below}{part}")
     if located is None:
-        raise faults.absent(container.name, "matrix", f"{below}{part}", _matrices(container, root, below))
+        raise faults.absent(tree.name, "matrix", f"{below}{part}", _matrices(tree, root, below))
     node, path = located
     if is_array(node):
-        return container.dense(root, path, transpose)
+        return tree.dense(root, path, transpose)
     encoding = _encoding(node)
     if encoding == "dataframe" and not transpose:
-        return _frame_table(container, root, path)
+        return _frame_table(tree, root, path)
     if encoding not in ("csr_matrix", "csc_matrix"):
-        others = [name for name in _matrices(container, root, below) if name != f"{below}{part}"]
+        others = [name for name in _matrices(tree, root, below) if name != f"{below}{part}"]
         raise BadInput(
-            container.name,
+            tree.name,
             f"{part!r} with the encoding {encoding or 'none'!r}",
             "an array, csr_matrix or csc_matrix",
             "its values could not be placed",
@@ -147,13 +176,13 @@ def _matrix_table(container: Container, root: Node, below: str, part: str, trans
     rows, columns = (int(size) for size in stored)
     parts = (f"{path}/data", f"{path}/indices", f"{path}/indptr")
     matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
-    return compressed_table(container, root, matrix.transposed() if transpose else matrix)
+    return compressed_table(tree, root, matrix.transposed() if transpose else matrix)
 
 
-def _matrices(container: Container, root: Node, below: str) -> list[str]:
+def _matrices(tree: Tree, root: Node, below: str) -> list[str]:
     """Return the paths of the matrices that may be in an AnnData."""
-    there = [f"{below}{path}" for path in ("X", "raw/X") if _get(container, root, f"{below}{path}") is not None]
-    groups = {f"{below}{group}": _get(container, root, f"{below}{group}") for group in ("layers", "obsm", "obsp")}
+    there = [f"{below}{path}" for path in ("X", "raw/X") if tree.get(root, f"{below}{path}") is not None]
+    groups = {f"{below}{group}": tree.get(root, f"{below}{group}") for group in ("layers", "obsm", "obsp")}
     return there + [f"{group}/{key}" for group, node in groups.items() if node is not None for key in node]
 
 
@@ -161,26 +190,26 @@ def _matrices(container: Container, root: Node, below: str) -> list[str]:
 class FrameRows(Rows):
     """The rows of a data frame of numbers, which is stored by columns."""
 
-    container: Container
+    tree: Tree
     columns: list[str]
     n_rows: int
 
-    def read(self, start: int, stop: int) -> Block:
+    def read(self, start: int, stop: int) -> AnyArray:
         """Return rows start to stop; missing values of nullable columns are NaN."""
-        with self.container.open() as root:
+        with self.tree.open() as root:
             return np.column_stack(
-                [_numbers(_column_values(self.container, root, path, slice(start, stop))) for path in self.columns]
+                [_numbers(_column_values(self.tree, root, path, slice(start, stop))) for path in self.columns]
             )
 
 
-def _numbers(values: NDArray[Any]) -> NDArray[Any]:
+def _numbers(values: AnyArray) -> AnyArray:
     return values.astype(np.float64) if values.dtype.kind == "O" else values
 
 
-def _frame_table(container: Container, root: Node, path: str) -> Table:
+def _frame_table(tree: Tree, root: Node, path: str) -> Table:
     """Return the table of a data frame of ``obsm``."""
-    name, titles = container.name, _columns(container, root, path)
-    columns = [_column(container, root, f"{path}/{title}") for title in titles]
+    name, titles = tree.name, _columns(tree, root, path)
+    columns = [_column(tree, root, f"{path}/{title}") for title in titles]
     numeric = [np.dtype(node.dtype).kind in "biuf" and "categories" not in node.attrs for _, node, _ in columns]
     text = [
         title
@@ -203,25 +232,23 @@ def _frame_table(container: Container, root: Node, path: str) -> Table:
         name=name,
         shape=shape,
         dtype=np.result_type(*types),
-        rows=FrameRows(container, [f"{path}/{title}" for title in titles], shape[0]),
-        parallel=True,
-        resident_bytes=0,
-        fingerprint=container.digest(root, [place for _, _, place in columns], "frame", path, titles),
+        rows=FrameRows(tree, [f"{path}/{title}" for title in titles], shape[0]),
+        fingerprint=tree.digest(root, [place for _, _, place in columns], "frame", path, titles),
         feature_names=titles,
     )
 
 
-def _index_path(container: Container, root: Node, frame: str) -> str | None:
+def _index_path(tree: Tree, root: Node, frame: str) -> str | None:
     """Return the path of the index of a data frame."""
-    node = _get(container, root, frame)
+    node = tree.get(root, frame)
     if node is None or is_array(node):
         return None
     return f"{frame}/{_text(node.attrs.get('_index', '_index'))}"
 
 
-def _columns(container: Container, root: Node, frame: str) -> list[str]:
+def _columns(tree: Tree, root: Node, frame: str) -> list[str]:
     """Return the columns of a data frame in its order; those that its list lacks come last."""
-    node, index = _get(container, root, frame), _index_path(container, root, frame)
+    node, index = tree.get(root, frame), _index_path(tree, root, frame)
     if node is None or index is None:
         return []
     there = [key for key in node if f"{frame}/{key}" != index and key != "__categories"]
@@ -229,22 +256,21 @@ def _columns(container: Container, root: Node, frame: str) -> list[str]:
     return [key for key in ordered if key in there] + [key for key in there if key not in ordered]
 
 
-def _names(container: Container, root: Node, frame: str) -> NDArray[np.str_] | None:
+def _names(tree: Tree, root: Node, frame: str) -> AnyArray | None:
     """Return the index of a data frame, or None where it only counts the rows."""
-    path = _index_path(container, root, frame)
-    if path is None or container.find(root, path) is None:
+    path = _index_path(tree, root, frame)
+    if path is None or tree.find(root, path) is None:
         return None
-    names = np.array([_text(value) for value in _column_values(container, root, path)], np.str_)
-    return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
+    return counted_names(np.array([_text(value) for value in _column_values(tree, root, path)], np.str_))
 
 
-def _read_names(container: Container, frame: str) -> NDArray[np.str_] | None:
-    with container.open() as root:
-        return _names(container, root, frame)
+def _read_names(tree: Tree, frame: str) -> AnyArray | None:
+    with tree.open() as root:
+        return _names(tree, root, frame)
 
 
-def _label_column(container: Container, root: Node, frame: str, request: Request) -> str:
-    columns = _columns(container, root, frame)
+def _label_column(tree: Tree, root: Node, frame: str, request: Request) -> str:
+    columns = _columns(tree, root, frame)
     if not columns:
         raise BadInput(
             f"{request.name}, {frame}",
@@ -256,36 +282,36 @@ def _label_column(container: Container, root: Node, frame: str, request: Request
     return columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
 
 
-def _column_values(container: Container, root: Node, path: str, rows: Selection = ...) -> NDArray[Any]:
+def _column_values(tree: Tree, root: Node, path: str, rows: Selection = ...) -> AnyArray:
     """Return rows of a column of a data frame, all of them if none are selected."""
-    kind, node, place = _column(container, root, path)
-    values = container.values(root, place, rows)
+    kind, node, place = _column(tree, root, path)
+    values = tree.values(root, place, rows)
     if kind == "categorical":
-        return _decode(values, container.values(root, f"{path}/categories"))
+        return _decode(values, tree.values(root, f"{path}/categories"))
     if kind == "nullable":
         values = values.astype(object)
-        values[container.values(root, f"{path}/mask", rows).astype(bool)] = None
+        values[tree.values(root, f"{path}/mask", rows).astype(bool)] = None
         return values
     categories = node.attrs.get("categories")  # before 0.8 a reference to obs/__categories/..., in Zarr its path
     if categories is None:
         return values
     named = f"{path.rpartition('/')[0]}/{categories}" if isinstance(categories, str) else root[categories].name
-    return _decode(values, container.values(root, named))
+    return _decode(values, tree.values(root, named))
 
 
-def _column(container: Container, root: Node, path: str) -> tuple[str, Node, str]:
+def _column(tree: Tree, root: Node, path: str) -> tuple[str, Node, str]:
     """Return the kind of a column of a data frame, and the array with a value for each row, with its path.
 
     It may be plain, categorical (codes into categories) or nullable (values and mask).
     """
-    node = _get(container, root, path)
+    node = tree.get(root, path)
     if node is None or is_array(node):
-        return "plain", container.array(root, path), path
+        return "plain", tree.array(root, path), path
     for kind, part, other in (("categorical", "codes", "categories"), ("nullable", "values", "mask")):
         if {part, other} <= set(node):
-            return kind, container.array(root, f"{path}/{part}"), f"{path}/{part}"
+            return kind, tree.array(root, f"{path}/{part}"), f"{path}/{part}"
     raise BadInput(
-        container.name,
+        tree.name,
         f"{path!r} with the encoding {_encoding(node)!r}",
         "a plain, categorical or nullable column",
         "its values could not be read",
@@ -293,7 +319,7 @@ def _column(container: Container, root: Node, path: str) -> tuple[str, Node, str
     )
 
 
-def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDArray[np.object_]:
+def _decode(codes: AnyArray, categories: AnyArray) -> AnyArray:
     """Return the category of each code, object (m,), None where the code is -1."""
     values = np.full(len(codes), None, dtype=object)
     has_category = codes >= 0
@@ -301,9 +327,9 @@ def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDAr
     return values
 
 
-def _label_pieces(container: Container, path: str, count: int) -> Iterator[NDArray[Any]]:
-    """Yield a column of a data frame piece by piece; the container is opened for each."""
+def _label_pieces(tree: Tree, path: str, count: int) -> Iterator[AnyArray]:
+    """Yield a column of a data frame piece by piece; the tree is opened for each."""
     for (rows,) in vector_ranges((count,)):
-        with container.open() as root:
-            values = _column_values(container, root, path, rows)
+        with tree.open() as root:
+            values = _column_values(tree, root, path, rows)
         yield values

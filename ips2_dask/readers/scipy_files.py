@@ -1,0 +1,239 @@
+"""Formats that SciPy reads whole, .mtx and .mat up to version 7, and .mat 7.3, which is HDF5 and read in parts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from scipy import sparse
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults, scipy_child
+from ips2_dask.readers.base import FileStamp, Matrix, Request, Table, as_csr, is_matrix, is_sparse, loaded_table
+from ips2_dask.readers.columns import take_label_column, take_label_variable
+from ips2_dask.readers.trees import Compressed, Hdf5Tree, Node, compressed_table, is_array, label_pieces
+from ips2_dask.typing import AnyArray
+
+CELL = re.compile(r"(?P<variable>[^\[\]{}]+)(\[(?P<zero>\d+)\]|\{(?P<one>[1-9]\d*)\})")
+
+
+def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any], AnyArray | sparse.sparray | None]:
+    """Return what `scipy_child` finds in a file, and the matrix or the labels of it.
+
+    SciPy believes a file's types, lengths and indices, so that a damaged one may end the process that reads it.
+    """
+    stamp.check()
+    with tempfile.TemporaryDirectory(prefix="ips2-") as folder:
+        words = json.dumps({"path": stamp.path, "folder": folder, **options})
+        command = [sys.executable, "-P", scipy_child.__file__, words]
+        done = subprocess.run(command, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+        with faults.reading(stamp.name):
+            if done.returncode == -signal.SIGKILL or done.stderr.startswith(b"MemoryError"):
+                raise MemoryError("its reader ran out of memory")
+            if done.returncode < 0:
+                raise OSError(f"SciPy's reader was ended by signal {-done.returncode}")
+        if done.returncode:
+            raise faults.unreadable(stamp.name, done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+        dense, entries = Path(folder, "value.npy"), Path(folder, "value.npz")
+        with faults.reading(stamp.name):
+            value = np.load(dense) if dense.exists() else sparse.load_npz(entries) if entries.exists() else None
+        return json.loads(done.stdout), value
+
+
+def _as_matrix(value: AnyArray | sparse.sparray, transpose: bool, name: str) -> Matrix:
+    value = value.T if transpose else value
+    return as_csr(value, name) if is_sparse(value) else value
+
+
+def open_mtx(request: Request) -> Table:
+    """Return the table of a Matrix Market file, of which one column may hold the labels."""
+    stamp = FileStamp.of(request)
+    load = partial(_load_mtx, stamp, request.transpose)
+    table = loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
+    return take_label_column(table, request.labels_column)
+
+
+def _load_mtx(stamp: FileStamp, transpose: bool) -> Matrix:
+    value = _read_by_scipy(stamp, mtx=True)[1]
+    assert value is not None
+    return _as_matrix(value, transpose, stamp.name)
+
+
+def open_mat(request: Request) -> Table:
+    """Return the table of a variable; its labels may be another variable or one of its columns.
+
+    ``file.mat::X`` is a matrix, ``file.mat::X[1]`` the second element of a cell, which MATLAB writes ``X{2}`` and
+    which may be named so too.
+    """
+    stamp = FileStamp.of(request)
+    with faults.reading(request.name):
+        is_hdf5 = h5py.is_hdf5(request.path)
+    variable, element = _split_cell(request.member)
+    if is_hdf5:
+        return _open_mat73(request, variable, element)
+    found, value = _read_by_scipy(stamp, mtx=False, variable=variable, element=element, labels=request.labels_column)
+    variables = {name: (tuple(shape), kind) for name, shape, kind in found["variables"]}
+    chosen = found["chosen"]
+    if chosen is None:
+        parts = [(name, f"{shape} {kind}", name in found["matrices"]) for name, (shape, kind) in variables.items()]
+        chosen = faults.only_matrix(request.name, "variable", parts, request.labels_column)
+    if chosen not in variables:
+        raise faults.absent(request.name, "variable", chosen, list(variables))
+    _check_variable(request.name, chosen, *variables[chosen], found["cells"], element)
+    if value is None or value.dtype.kind == "U":
+        raise faults.textual(request.name, f"{chosen!r}, a {variables[chosen][1]} and no matrix of numbers")
+    matrix = _as_matrix(value, request.transpose, request.name)
+    load = partial(_load_variable, stamp, chosen, element, request.transpose)
+    table = loaded_table(load, stamp.name, stamp.digest("mat", chosen, element, request.transpose), matrix)
+    labels_column = request.labels_column
+    if labels_column not in variables or (labels_column == chosen and element is None):
+        return take_label_column(table, labels_column)
+    shape, kind = variables[str(labels_column)]
+    count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
+    return take_label_variable(table, str(labels_column), count, partial(_labels, stamp, str(labels_column)))
+
+
+def _split_cell(member: str | None) -> tuple[str | None, int | None]:
+    """Return the variable that a name means, and the element of it, from 0, if it is a cell."""
+    match = CELL.fullmatch(member) if member else None
+    if match is None:
+        return member, None
+    element = int(match["zero"]) if match["zero"] is not None else int(match["one"]) - 1
+    return match["variable"], element
+
+
+def _check_variable(
+    name: str, title: str, shape: tuple[int, ...], kind: str, cells: list[list[int]] | None, element: int | None
+) -> None:
+    """Raise ``BadInput`` where an element is named of what is no cell, or none of a cell, or one that is not there."""
+    if cells is not None and (element is None or element >= len(cells)):
+        parts = faults.listing([f"{title}[{number}] {tuple(size)}" for number, size in enumerate(cells)])
+        problem = f"{title!r}, a cell of {len(cells)} ({parts})"
+        raise BadInput(name, problem, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
+    if cells is None and element is not None:
+        problem = f"{title!r}, which is no cell but a {kind} of shape {shape}"
+        raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
+
+
+def _load_variable(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
+    value = _read_by_scipy(stamp, mtx=False, variable=variable, element=element)[1]
+    assert value is not None
+    return _as_matrix(value, transpose, stamp.name)
+
+
+def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
+    """Yield all labels that a variable holds, numbers or texts."""
+    value = _read_by_scipy(stamp, mtx=False, variable=variable, element="labels")[1]
+    if value is None:
+        raise faults.textual(stamp.name, f"{variable!r}, which holds neither numbers nor texts")
+    yield (value.toarray() if is_sparse(value) else value).ravel(order="F")
+
+
+# Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
+def _open_mat73(request: Request, variable: str | None, element: int | None) -> Table:
+    """Return the table of a variable; its labels may be another variable or one of its columns."""
+    tree = Hdf5Tree(FileStamp.of(request))
+    with tree.open() as file:
+        names = [name for name in file if not name.startswith("#")]
+        chosen = _choose(tree, file, request, names) if variable is None else variable
+        if chosen not in names:
+            raise faults.absent(request.name, "variable", chosen, names)
+        table = _mat73_table(tree, file, _element(tree, file, chosen, element), request.transpose)
+        labels_column = request.labels_column
+        if labels_column not in names or labels_column == chosen:
+            return take_label_column(table, labels_column)
+        labels = tree.array(file, str(labels_column))
+        kind = _class(labels)
+        count = labels.shape[-1] if kind == "char" else int(labels.size or 0)
+        pieces = _mat73_texts if kind in ("cell", "char") else label_pieces
+        return take_label_variable(table, str(labels_column), count, partial(pieces, tree, str(labels_column)))
+
+
+def _class(node: Node) -> str:
+    """Return MATLAB's class of a variable."""
+    stored = node.attrs.get("MATLAB_class", b"")
+    return stored.decode() if isinstance(stored, bytes) else str(stored)
+
+
+def _is_sparse_group(node: Node) -> bool:
+    return isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs
+
+
+def _unlinked(file: h5py.File, name: str) -> Node | None:
+    """Return a variable of the file, but nothing that is behind a link."""
+    return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+
+
+def _choose(tree: Hdf5Tree, file: h5py.File, request: Request, names: list[str]) -> str:
+    """Return the only variable that is a matrix of numbers."""
+    found = []
+    for name in names:
+        node = _unlinked(file, name)
+        shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
+        is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _class(node) != "char"
+        what = f"{shape} {_class(node) if node is not None else 'link'}"
+        found.append((name, what, is_numeric or _is_sparse_group(node)))
+    return faults.only_matrix(request.name, "variable", found, request.labels_column)
+
+
+def _element(tree: Hdf5Tree, file: h5py.File, variable: str, element: int | None) -> Node:
+    """Return the dataset or sparse group that holds a variable, or an element of one."""
+    node = _unlinked(file, variable)
+    if node is None or is_array(node):
+        node = tree.array(file, variable)
+    cells = None
+    if _class(node) == "cell":
+        cells = [file[reference] for reference in node[...].ravel()]  # stored by column, so in MATLAB's order
+    shape = tuple(node.shape[::-1]) if is_array(node) else ()
+    sizes = None if cells is None else [list(cell.shape[::-1]) if is_array(cell) else [] for cell in cells]
+    _check_variable(tree.name, variable, shape, _class(node) or "group", sizes, element)
+    return node if cells is None or element is None else cells[element]
+
+
+def _mat73_table(tree: Hdf5Tree, file: h5py.File, node: Node, transpose: bool) -> Table:
+    """Return the table of a variable; of a sparse one ``jc`` points into ``ir`` and ``data``, column by column."""
+    if is_array(node) and _class(node) != "char":
+        return tree.dense(file, node.name, not transpose)
+    if not _is_sparse_group(node):
+        what = f"of MATLAB's class {_class(node) or 'struct'}"
+        raise faults.textual(tree.name, f"{node.name!r} {what}, which is no matrix of numbers")
+    if tree.find(file, f"{node.name}/data") is None:
+        raise BadInput(
+            tree.name,
+            f"no entries in the sparse matrix {node.name!r}",
+            "at least one value that is not zero",
+            "all samples would be equal",
+            "check that it is the right variable",
+        )
+    parts = (f"{node.name}/data", f"{node.name}/ir", f"{node.name}/jc")
+    shape = int(node.attrs["MATLAB_sparse"]), len(tree.array(file, parts[2])) - 1
+    matrix = Compressed(parts, shape, by_row=False)
+    return compressed_table(tree, file, matrix.transposed() if transpose else matrix)
+
+
+def _mat73_texts(tree: Hdf5Tree, variable: str) -> Iterator[AnyArray]:
+    """Yield all labels of a cell of texts, or of the rows of a matrix of characters."""
+    with tree.open() as file:
+        dataset = tree.array(file, variable)
+        values = dataset[...]
+        if _class(dataset) == "cell":
+            texts = [_text(tree.array(file, file[reference].name)) for reference in values.ravel()]
+        else:
+            texts = ["".join(map(chr, row.tolist())) for row in values.T]
+    yield np.array(texts)
+
+
+def _text(dataset: h5py.Dataset) -> str:
+    """Return the string, or the number, that an element of a cell holds."""
+    values = dataset[...]
+    return "".join(map(chr, values.ravel().tolist())) if _class(dataset) == "char" else str(values.item())
