@@ -49,7 +49,6 @@ def _calls(page: str) -> list[str]:
 
 NAMES = (
     "bench",
-    "bench choosing",
     "bench graph",
     "cluster check",
     "plan",
@@ -58,7 +57,7 @@ NAMES = (
     "plan TABLE",
     "run",
     "run --cluster",
-    "submit",
+    "jobs submit",
     "sweep",
     "run wine.csv --clusters 3 --metric minkowski3 --out cubed",
 )
