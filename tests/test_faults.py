@@ -104,11 +104,13 @@ def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Itera
     made.close()
 
 
-def each_point(*quick: str, among: Iterable[str] = tuple(POINTS)) -> Any:
+def each_point(*quick: str, among: Iterable[str] = tuple(POINTS), default: bool = False) -> Any:
     """All points of some; those that are not ``quick`` are left to the long tests."""
-    marks = [pytest.mark.timeout(600)]
+    first = [] if default else [pytest.mark.faults]
     cases = [
-        pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.long])
+        pytest.param(
+            name, name, id=name, marks=[pytest.mark.timeout(600), *(first if name in quick else [pytest.mark.long])]
+        )
         for name in among
     ]
     return pytest.mark.parametrize(("scene", "point"), cases, indirect=["scene"])
@@ -167,7 +169,7 @@ def assert_completes(scene: Scene, process: subprocess.Popen[str], expected: Sce
     assert_nothing_is_lost(scene, expected, point)
 
 
-@each_point("eigen")
+@each_point("eigen", default=True)
 def test_a_worker_that_is_killed_is_replaced(scene: Scene, point: str, undisturbed: Undisturbed) -> None:
     arm(scene, point)
     process = scene.start()

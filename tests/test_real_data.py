@@ -111,7 +111,6 @@ def test_all_levels_of_assembly_and_both_places_of_blocks_give_the_same_clusters
     X = data("mnist10k").X
     ways: dict[str, tuple[str, Resources]] = {
         "triplets": ("triplets", Resources()),
-        "elements": ("elements", Resources()),
         "matrix-free": ("matrix-free", Resources()),
         "assembled": ("auto", Resources()),
         "chunked": ("matrix-free", Resources(vectors="chunked", partition_rows=1000)),

@@ -158,7 +158,7 @@ KINDS = {
     "sharded": Kind(("--shards", "6", *CHUNKED), _write_cloud),
     "exact-after-shards": Kind(("--shards", "60", "--neighbors", "10", *CHUNKED), _write_cloud),
     "scaled": Kind(("--metric", "cosine", "--scale", "zscore", *CHUNKED), _write_cloud),
-    "in-core": Kind(("--vectors", "in-core", "--operator", "elements", *QUICK), _write_cloud),
+    "in-core": Kind(("--vectors", "in-core", "--operator", "matrix-free", *QUICK), _write_cloud),
     "repeats": Kind(CHUNKED, _write_repeats),
     "gaps": Kind(("--missing", "median", *CHUNKED), _write_gaps),
     "distances": Kind(("--metric", "precomputed", *CHUNKED), _write_distances),
