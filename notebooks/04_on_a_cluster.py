@@ -15,7 +15,7 @@
 # # On a cluster
 #
 # The same run on other machines: a YAML file says what to start there (`cluster_configs/` has one for each manager,
-# with every key explained), `ips2 cluster check` looks at it before anything is started, `ips2 submit` hands the whole
+# with every key explained), `ips2 cluster check` looks at it before anything is started, `ips2 jobs submit` hands the whole
 # run over, driver included, and returns at once. The driver may die, workers may die: the same submission again goes
 # on where it stopped, with the same labels.
 #
@@ -79,11 +79,12 @@ print(ips2("plan", "x.npy", "--clusters", str(clusters)))
 # %% [markdown]
 # ## 3. Submit
 #
-# The command prints the id of the job. `ips2 jobs` lists what was submitted, and `ips2 cancel ID` ends it.
+# The command prints the id of the job. `ips2 jobs list` shows what was submitted, and `ips2 jobs cancel ID` ends it.
 
 # %%
 job = ips2(
-    "submit", "x.npy", "--clusters", str(clusters), "--out", "run", "--cluster", config, "--workers", str(workers),
+    "jobs", "submit", "x.npy", "--clusters", str(clusters),
+    "--out", "run", "--cluster", config, "--workers", str(workers),
 ).split()[-1]
 
 # %% [markdown]
@@ -93,7 +94,7 @@ job = ips2(
 # back. The address of Dask's dashboard is its first line.
 
 # %%
-log = ips2("logs", job, "--follow")
+log = ips2("jobs", "logs", job, "--follow")
 print("\n".join(line for line in log.splitlines() if "dashboard" not in line))
 
 # %% [markdown]

@@ -90,7 +90,7 @@ def stored(X: Array, metric: str, scale: str, rows: int) -> Array:
     ("power", "metric", "scale"),
     [
         *((-900, "euclidean", "none"), (100, "manhattan", "zscore"), (-900, "cosine", "minmax")),
-        *grid(*((power, metric, scale) for power in (-900, -30, 1, 100) for metric in NAMES for scale in SCALES)),
+        *grid(*((power, metric, scale) for power in (-150, -30, 1, 30) for metric in NAMES for scale in SCALES)),
     ],
 )
 def test_a_power_of_two_changes_no_bit(power: int, metric: str, scale: str) -> None:
@@ -193,7 +193,7 @@ def test_the_unit_follows_the_input_and_no_cut(power: int, seed: int, spread: in
     assert 2.0 ** exponents[0] == reference.unit_of(reference.distances(X))
 
 
-@pytest.mark.parametrize("f", [1, 4, 16, 64])
+@pytest.mark.parametrize("f", [4, *grid(1, 16, 64)])
 def test_the_unit_of_standardised_columns_is_the_same_for_any_partitions(f: int) -> None:
     X = np.random.default_rng(f).normal(size=(60, f)) * 3 + 7
     for made in (X, (X - X.mean(axis=0)) / X.std(axis=0)):
