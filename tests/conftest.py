@@ -39,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Compile what every run needs, once, before processes start that would each compile it at the same time."""
-    if getattr(config.option, "numprocesses", 0) and not hasattr(config, "workerinput"):
+    options = config.option
+    if getattr(options, "numprocesses", 0) and not options.collectonly and not hasattr(config, "workerinput"):
         warm()
 
 
