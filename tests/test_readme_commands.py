@@ -41,6 +41,7 @@ SMALLER = {
     "bench graph --samples": ["--samples", "400", "--features", "4", "--builders", "exact,shards"],
     "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled", "--repeats", "1"],
     "bench product": ["--samples", "300", "--repeats", "3"],
+    "bench reproduce": ["--only", "similarities", "--jobs", "1"],
     "bench sweep": ["--samples", "200", "--features", "4", "--clusters", "3,4", "--neighbors", "5", "--sigma", "1"],
 }
 """Those that take minutes or hours, and the options that make them small."""
