@@ -104,12 +104,14 @@ def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Itera
     made.close()
 
 
-def each_point(*quick: str, among: Iterable[str] = tuple(POINTS), default: bool = False) -> Any:
+def each_point(*quick: str, among: Iterable[str] = tuple(POINTS)) -> Any:
     """All points of some; those that are not ``quick`` are left to the long tests."""
-    first = [] if default else [pytest.mark.faults]
     cases = [
         pytest.param(
-            name, name, id=name, marks=[pytest.mark.timeout(600), *(first if name in quick else [pytest.mark.long])]
+            name,
+            name,
+            id=name,
+            marks=[pytest.mark.timeout(600), pytest.mark.faults if name in quick else pytest.mark.long],
         )
         for name in among
     ]
@@ -169,7 +171,7 @@ def assert_completes(scene: Scene, process: subprocess.Popen[str], expected: Sce
     assert_nothing_is_lost(scene, expected, point)
 
 
-@each_point("eigen", default=True)
+@each_point("eigen")
 def test_a_worker_that_is_killed_is_replaced(scene: Scene, point: str, undisturbed: Undisturbed) -> None:
     arm(scene, point)
     process = scene.start()
