@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import json
 import re
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from page_tables import DOCS, TABLES
 
 import ips2_dask
 
@@ -142,23 +141,10 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
             assert (ROOT / page).exists(), f"{file.relative_to(ROOT)}: {page}"
 
 
-@pytest.mark.parametrize(
-    ("page", "name", "script"),
-    [
-        ("labels", "roundings", "roundings"),
-        ("labels", "copies", "copies"),
-        ("labels", "certainty", "certainty"),
-        ("choosing", "numbers", "number_of_clusters"),
-        ("choosing", "noise", "number_of_clusters"),
-    ],
-)
-def test_tables_are_those_of_their_records(page: str, name: str, script: str) -> None:
-    module = importlib.import_module(script)  # of notebooks/research
-    text = text_of(ROOT / "docs" / f"{page}.md")
-    shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
-    assert shown is not None
-    document = json.loads((ROOT / "notebooks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    assert shown[1] == module.markdown(document["results"])
+def test_every_table_of_a_record_is_on_one_page() -> None:
+    places = [name for page in PAGES for name in re.findall(r"<!-- /([\w-]+) -->", text_of(page))]
+    assert {*TABLES, *(name for _, name in DOCS)} <= set(places)
+    assert all(places.count(name) == 1 + (name == "choosing") for name in places)
 
 
 def test_the_steps_of_the_paper_are_where_the_package_says() -> None:
