@@ -79,7 +79,7 @@ print(ips2("plan", "x.npy", "--clusters", str(clusters)))
 # %% [markdown]
 # ## 3. Submit
 #
-# The command prints the id of the job. `ips2 jobs list` shows what was submitted, and `ips2 jobs cancel ID` ends it.
+# The command prints the id of the job. `ips2 jobs` lists what was submitted, and `ips2 jobs cancel ID` ends it.
 
 # %%
 job = ips2(

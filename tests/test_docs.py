@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
-from page_tables import DOCS, TABLES
 
 import ips2_dask
 
@@ -148,12 +147,6 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
             assert re.search(r"\bDESIGN\b", text_of(file)) is None, f"{file.relative_to(ROOT)} cites DESIGN"
         for page in re.findall(r"docs/\w+\.md", text_of(file)):
             assert (ROOT / page).exists(), f"{file.relative_to(ROOT)}: {page}"
-
-
-def test_every_table_of_a_record_is_on_one_page() -> None:
-    places = [name for page in PAGES for name in re.findall(r"<!-- /([\w-]+) -->", text_of(page))]
-    assert {*TABLES, *(name for _, name in DOCS)} <= set(places)
-    assert all(places.count(name) == 1 + (name == "choosing") for name in places)
 
 
 def test_the_steps_of_the_paper_are_where_the_package_says() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 
+from page_tables import DOCS, TABLES
 from readme import PAGES, README, ROOT
 
 
@@ -28,3 +29,9 @@ def test_pictures_are_those_of_the_notebooks() -> None:
     assert len(pictures) >= 2
     for name in pictures:
         assert base64.b64encode((ROOT / name).read_bytes()).decode() in flat, name
+
+
+def test_every_table_of_a_record_is_on_one_page() -> None:
+    places = [name for page in (README, *PAGES.values()) for name in re.findall(r"<!-- /([\w-]+) -->", page)]
+    assert {*TABLES, *(name for _, name in DOCS)} <= set(places)
+    assert all(places.count(name) == 1 + (name == "choosing") for name in places)
