@@ -62,9 +62,7 @@ def resolves(dotted: str) -> bool:
     if names[0] in ips2_dask.__all__ and len(names) == 1:
         return True
     if names[0] in PUBLIC:
-        bases = [
-            base for base in inspect.getmro(getattr(ips2_dask, names[0])) if base.__module__.startswith("ips2_dask")
-        ]
+        bases = [base for base in getattr(ips2_dask, names[0]).__mro__ if base.__module__.startswith("ips2_dask")]
         text = "".join(text_of(Path(inspect.getfile(base))) for base in bases)
         return all(defines(text, name) or f"self.{name}" in text for name in names)
     while names and (place / names[0]).is_dir():
