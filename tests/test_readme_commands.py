@@ -21,7 +21,7 @@ from readme import ALL, PAGES, README, ROOT, TEXTS, blocks
 from ips2_dask import cluster
 from ips2_dask.cli.main import _parser
 
-ON_A_RUN = ("run wine.csv", "status wine-run", "verify wine-run", "predict wine-run", "report wine-run")
+ON_A_RUN = ("run wine.csv", "status wine-run", "verify", "predict wine-run", "report wine-run")
 """What commands begin with that make the run of the README's example, or look into it."""
 
 ON_A_TABLE = ("run --help", "bench graph --help", "sweep wine.csv", "plan --shape", "demo")
@@ -30,7 +30,7 @@ ON_A_TABLE = ("run --help", "bench graph --help", "sweep wine.csv", "plan --shap
 ON_TEXT = ("run kddcup", "predict kdd")
 """Those on a table with text and without a header."""
 
-ON_A_CLUSTER = ("cluster certs", "cluster check", "run x.zarr", "jobs ")
+ON_A_CLUSTER = ("cluster certs", "cluster check", "run x.zarr", "jobs")
 """Those that a cluster of this machine is enough for."""
 
 SMALLER = {
