@@ -83,7 +83,8 @@ print(ips2("plan", "x.npy", "--clusters", str(clusters)))
 
 # %%
 job = ips2(
-    "submit", "x.npy", "--clusters", str(clusters), "--out", "run", "--cluster", config, "--workers", str(workers),
+    "jobs", "submit", "x.npy", "--clusters", str(clusters),
+    "--out", "run", "--cluster", config, "--workers", str(workers),
 ).split()[-1]
 
 # %% [markdown]
@@ -93,7 +94,7 @@ job = ips2(
 # back. The address of Dask's dashboard is its first line.
 
 # %%
-log = ips2("logs", job, "--follow")
+log = ips2("jobs", "logs", job, "--follow")
 print("\n".join(line for line in log.splitlines() if "dashboard" not in line))
 
 # %% [markdown]

@@ -14,14 +14,17 @@ from hypothesis import settings
 from ips2_dask import Resources, clusters
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.pipeline.compile_kernels import warm
 
 try:
     import resource
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-# a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again
-settings.register_profile("ips2", deadline=None, derandomize=True)
+# a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again;
+# `--hypothesis-profile ci` tries more
+settings.register_profile("ips2", deadline=None, derandomize=True, max_examples=15)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("ips2")
 
 
@@ -34,13 +37,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seconds", metavar="S", type=float, help="skip tests that have not begun after so many seconds")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile what every run needs, once, before processes start that would each compile it at the same time."""
+    options = config.option
+    if getattr(options, "numprocesses", 0) and not options.collectonly and not hasattr(config, "workerinput"):
+        warm()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give slow tests more time, and keep the tests of one part. A test's name alone decides its part.
 
     N decides the order of files too: otherwise a time limit (`--seconds`) would always leave out the same ones.
     """
     for item in items:
-        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+        if any(map(item.get_closest_marker, ("slow", "faults", "long"))) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1800))  # a busy machine may take ten times as long
     part = config.getoption("--part")
     if part is None:

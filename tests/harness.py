@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from hypothesis import settings
 
 from ips2_dask import Params, Resources, Run
 from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, compute_part
@@ -62,6 +63,16 @@ DATA: dict[str, Callable[[], Array]] = {
     "integers": _integers,
     "star": _star,
 }
+
+
+def grid(*cases: Any) -> list[Any]:
+    """Cases of a parameter that `pytest -m grid` runs alone; the default tests have others."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.grid) for case in cases]
+
+
+def few_examples() -> settings:
+    """A third of the profile's examples, for a property whose examples are whole runs."""
+    return settings(max_examples=settings.default.max_examples // 3)
 
 
 class ShuffledExecutor(SerialExecutor):

@@ -49,7 +49,6 @@ def _calls(page: str) -> list[str]:
 
 NAMES = (
     "bench",
-    "bench choosing",
     "bench graph",
     "cluster check",
     "plan",

@@ -24,6 +24,12 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+@functools.cache
+def flat(path: Path) -> str:
+    """Code whose comments go on without a line break."""
+    return re.sub(r"\s*\n\s*(?:#:? )?", " ", text_of(path))
+
+
 def prose(path: Path) -> str:
     """A page without its code blocks."""
     return re.sub(r"^```.*?^```", "", text_of(path), flags=re.MULTILINE | re.DOTALL)
@@ -128,7 +134,7 @@ def test_headings_that_code_points_to_are_there(page: Path) -> None:
     for file in CODE:
         if file == Path(__file__):
             continue
-        lines = re.sub(r"\s*\n\s*(?:#:? )?", " ", text_of(file))
+        lines = flat(file)
         for place in re.findall(rf"docs/{re.escape(page.name)}, (.{{60}})", lines):
             assert place.startswith(tuple(headings(page))), f"{file.relative_to(ROOT)}: {place}"
 

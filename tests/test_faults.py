@@ -106,9 +106,13 @@ def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Itera
 
 def each_point(*quick: str, among: Iterable[str] = tuple(POINTS)) -> Any:
     """All points of some; those that are not ``quick`` are left to the long tests."""
-    marks = [pytest.mark.timeout(600)]
     cases = [
-        pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.long])
+        pytest.param(
+            name,
+            name,
+            id=name,
+            marks=[pytest.mark.timeout(600), pytest.mark.faults if name in quick else pytest.mark.long],
+        )
         for name in among
     ]
     return pytest.mark.parametrize(("scene", "point"), cases, indirect=["scene"])

@@ -58,12 +58,18 @@ def check(examples: int, *, found: int | None = None, shrink: bool = True) -> No
         run_state_machine_as_test(machine, settings=chosen)
 
 
+def test_a_run_directory_survives_a_sequence_of_commands_kills_and_damage() -> None:
+    check(1, found=0)
+
+
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", range(2))
 def test_a_run_directory_survives_commands_kills_and_damage_in_any_order(number: int) -> None:
     check(5, found=number)
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("share", range(SHARES))
@@ -151,6 +157,7 @@ def timed_out(error: BaseException | None) -> bool:
 SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize(
     "take_out", [unlocked, *(pytest.param(other, marks=SLOW) for other in (forgetful, hasty, unchecked, torn))]
 )
@@ -180,6 +187,7 @@ with Kill(sys.argv[2], int(sys.argv[3]), lambda: os.kill(os.getpid(), signal.SIG
 """
 
 
+@pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_processes_that_are_killed_at_any_change_leave_a_directory_that_goes_on(tmp_path: Path) -> None:

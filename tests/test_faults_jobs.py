@@ -84,7 +84,9 @@ each_job = pytest.mark.parametrize(
     "case",
     [
         pytest.param(
-            job, id=job.label, marks=[pytest.mark.timeout(900), *([] if job.label in QUICK else [pytest.mark.long])]
+            job,
+            id=job.label,
+            marks=[pytest.mark.timeout(900), pytest.mark.faults if job.label in QUICK else pytest.mark.long],
         )
         for job in JOBS
     ],

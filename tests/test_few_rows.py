@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from harness import few_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -127,7 +128,7 @@ def through(few: Few, name: str, n_clusters: int | str, vectors: str) -> None:
 NUMBERS = [1, 2, 3, 8, "auto"]
 
 
-@settings(max_examples=15)
+@few_examples()
 @given(
     tables(), st.lists(st.sampled_from([*SETTINGS]), min_size=3, max_size=3), st.sampled_from(NUMBERS), st.booleans()
 )
@@ -147,7 +148,7 @@ def test_every_setting_and_number_works_or_says_why_not(name: str, few: Few) -> 
     through(few, name, "auto", "chunked")
 
 
-@settings(max_examples=6)
+@few_examples()
 @given(tables(), st.sampled_from(NUMBERS))
 def test_given_matrices_work_or_say_why_not(few: Few, n_clusters: int | str) -> None:
     X = few.numbers
@@ -167,7 +168,7 @@ def test_given_matrices_work_or_say_why_not(few: Few, n_clusters: int | str) -> 
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.IPS2Warning")
-@settings(max_examples=10)
+@few_examples()
 @given(tables(), st.sampled_from([IPS2, PPC]), st.sampled_from(NUMBERS))
 def test_the_estimators_work_or_say_why_not(few: Few, kind: type[IPS2], n_clusters: int | str) -> None:
     fitted = said(lambda: kind(n_clusters).fit(few.numbers))
@@ -193,10 +194,8 @@ ANSWERS = {
 }
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("all equal", "yes and no", "three")]
-
-
-@pytest.mark.parametrize("name", [*SLOW, "one to five"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all equal", "yes and no", "three", "one to five"])
 def test_the_command_line_takes_one_answer_of_each_person(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

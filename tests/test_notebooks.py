@@ -115,9 +115,7 @@ def executed(name: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]
 
 @needs_notebooks
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    "name", [name if name == "01_quickstart" else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in NAMES])
 def test_every_notebook_runs_on_small_sizes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "06_single_cells":
         pytest.importorskip("scanpy")

@@ -1,13 +1,12 @@
-"""The README: files that it names are there, pictures are the notebooks' or of records, tables are of their files."""
+"""The README: short, and what it names is there; pictures of README and docs are those of the notebooks."""
 
 from __future__ import annotations
 
-import json
+import base64
 import re
 
-import pytest
-from page_tables import TABLES
-from readme import README, ROOT
+from page_tables import DOCS, TABLES
+from readme import PAGES, README, ROOT
 
 
 def test_every_file_that_is_shown_or_named_is_there() -> None:
@@ -17,24 +16,22 @@ def test_every_file_that_is_shown_or_named_is_there() -> None:
         assert (ROOT / name).exists(), name
 
 
-def test_pictures_are_those_of_the_notebooks() -> None:
-    import base64  # noqa: PLC0415  used here alone
+def test_the_readme_is_short_enough_to_decide_by() -> None:
+    assert len(README.splitlines()) <= 180
 
+
+def test_pictures_are_those_of_the_notebooks() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").glob("*.ipynb"))
     flat = text.replace("\\n", "")
-    pictures = re.findall(r"\]\((notebooks/images/[^)]+)\)", README)
+    pictures = {
+        name for page in (README, *PAGES.values()) for name in re.findall(r"\((?:../)?(notebooks/images/[^)]+)\)", page)
+    }
     assert len(pictures) >= 2
-    for name in set(pictures):
-        data = base64.b64encode((ROOT / name).read_bytes()).decode()
-        assert data in flat, name
+    for name in pictures:
+        assert base64.b64encode((ROOT / name).read_bytes()).decode() in flat, name
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_tables_of_benchmarks_are_those_of_their_files(name: str) -> None:
-    shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", README, re.DOTALL)
-    file = ROOT / "notebooks" / "results" / f"{name}.json"
-    assert shown is not None
-    document = json.loads(file.read_text(encoding="utf-8"))
-    assert shown[1] == TABLES[name](document)
-    command = document["command"].partition(" --json")[0].partition(" --out")[0]
-    assert command.replace("ips2 bench choosing", "choosing") in " ".join(README.split())
+def test_every_table_of_a_record_is_on_one_page() -> None:
+    places = [name for page in (README, *PAGES.values()) for name in re.findall(r"<!-- /([\w-]+) -->", page)]
+    assert {*TABLES, *(name for _, name in DOCS)} <= set(places)
+    assert all(places.count(name) == 1 + (name == "choosing") for name in places)

@@ -15,6 +15,7 @@ import re
 import shlex
 import socket
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -148,6 +149,11 @@ class Case(NamedTuple):
     key: str
     wrong: Step
     rights: tuple[Step, ...] = ()
+
+
+def one_in_four(key: str) -> tuple[pytest.MarkDecorator, ...]:
+    """The mark of those that `pytest -m grid` alone tries: three of four."""
+    return () if zlib.crc32(key.encode()) % 4 == 0 else (pytest.mark.grid,)
 
 
 class Asked(NamedTuple):
@@ -293,7 +299,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")
-@pytest.mark.parametrize(("key", "values"), ASKED)
+@pytest.mark.parametrize(("key", "values"), [pytest.param(*asked, marks=one_in_four(asked[0])) for asked in ASKED])
 def test_a_refused_run_goes_on_where_its_remedy_is_followed_in_python(
     key: str, values: dict[str, Any], desk: Desk
 ) -> None:
@@ -307,7 +313,10 @@ def test_a_refused_run_goes_on_where_its_remedy_is_followed_in_python(
             followed(asked, text)(desk)
 
 
-@pytest.mark.parametrize(("key", "values"), [(key, values) for key, values in ASKED if "cluster" not in values])
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [pytest.param(*asked, marks=one_in_four(asked[0])) for asked in ASKED if "cluster" not in asked[1]],
+)
 def test_a_refused_run_goes_on_where_its_remedy_is_followed_on_the_command_line(
     key: str, values: dict[str, Any], desk: Desk
 ) -> None:
@@ -1337,7 +1346,11 @@ SLOW = {
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.key, marks=[pytest.mark.slow] * (case.key in SLOW)) for case in CASES]
+    "case",
+    [
+        pytest.param(case, id=case.key, marks=pytest.mark.slow if case.key in SLOW else one_in_four(case.key))
+        for case in CASES
+    ],
 )
 def test_what_a_remedy_says_gets_further(case: Case, desk: Desk) -> None:
     with desk.patch.context() as patch:

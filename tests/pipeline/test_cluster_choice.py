@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from harness import grid
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors.base import Executor, Job
@@ -105,7 +106,7 @@ def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, done: int, wort
     assert is_worth_a_cluster(store, [prepared]) == worth
 
 
-@pytest.mark.parametrize("small_here", [True, False])
+@pytest.mark.parametrize("small_here", [True, *grid(False)])
 def test_little_that_is_left_can_be_kept_from_the_workers(
     small_here: bool,
     blobs: npt.NDArray[Any],
