@@ -150,7 +150,7 @@ BENCHMARKS = {
         "runs.scaling",
         (
             _numbers("--sizes", SIZES, "samples of each run"),
-            _numbers("--workers", (2,), "worker processes; every size is run with each number of them"),
+            ("--workers", {"type": whole_numbers, "metavar": "N,...", "help": "for every size each (default 2)"}),
             _number("--features", FEATURES, "of generated samples"),
             ("--no-warm-up", {"dest": "warm_up", "action": "store_false", "help": "compile inside the first times"}),
             _limit(7200),
@@ -265,8 +265,8 @@ def _made(
         return {**made, "data": _data(options, options.seed, folder)} if of.samples else made
     elsewhere, workers = options.serial or options.scheduler, options.workers
     if options.benchmark == "scaling":
-        options.workers = None
         made["workers"] = (None,) if elsewhere else workers or (2,)
+        options.workers = workers and workers[0]  # whether there may be any is asked below
     elif not (elsewhere or options.cluster):
         options.workers = workers or 2
     params, c = params_of(options), CLUSTERS

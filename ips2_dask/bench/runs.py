@@ -29,8 +29,7 @@ COLUMNS = (
     *("kind", "m", "workers", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "builder", "recall"),
     *("residual", "nmi", "acc", "against", "ratio", "exponent", "low", "high"),
 )
-START, STAGES, TOTAL = "start", "stages", "total"
-REUSED = "reused"
+START, STAGES, TOTAL, REUSED = "start", "stages", "total", "reused"
 TOGETHER = ("tensor", "eigen")  # they build and multiply the tensor, and get a speedup of their summed time too
 REPORTED = ("builder", "recall", "P", "components", "products", "verdict", "partitions")  # in a run's report too
 WARM_UP = 2_000  # samples of a run that compiles

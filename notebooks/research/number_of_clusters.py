@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +34,7 @@ from ips2_dask.typing import Float, Float64
 
 COLUMNS = (
     *("data", "shape", "draw", "m", "dimension", "seed", "known", "variant", "rule", "n_clusters", "nmi", "acc", "ari"),
-    *("value", "bound", "warned", "seconds"),
+    *("value", "bound", "warned"),
 )
 
 MOST = 30
@@ -105,29 +104,22 @@ VARIANTS = {
 
 
 class Evidence:
-    """What all rules choose from, of one embedding, with the seconds that each part took.
+    """What all rules choose from, of one embedding.
 
     ``context`` is of a run for ``most`` clusters in this process; it is read before another run follows in its folder.
     """
 
     def __init__(self, context: Context, most: int) -> None:
         self.most, self.m, self.dimension = most, context.m, choose._dimension(context)
-        self.seconds: dict[str | float, float] = {}
         self._edges: list[tuple[Float, int]] = []
         columns = min(context.params.n_embedded, context.m)
         self.columns = {share: max(2, round(share * columns)) for share in SHARES}
         points = np.asarray(context.read("label", "embedding", "embedding"))
-        self.trees: Trees = {share: self._timed(share, self._tree, context, share) for share in SHARES}
-        self.total = self._timed("total persistence", self._by_total_persistence)
-        U, seed = read_affinity(context), context.params.random_state
-        self.modularities = self._timed("modularity", modularities, U, points, most, seed)
-        self.values: Float64 = self._timed("eigengap", self._eigenvalues, context)
-
-    def _timed(self, name: str | float, function: Callable[..., Any], *arguments: object) -> Any:
-        begun = time.perf_counter()
-        result = function(*arguments)
-        self.seconds[name] = time.perf_counter() - begun
-        return result
+        self.trees: Trees = {share: self._tree(context, share) for share in SHARES}
+        self.total = self._by_total_persistence()
+        self.modularities = modularities(read_affinity(context), points, most, context.params.random_state)
+        # the spectrum as the rule by the eigengap has it where no tree can be built
+        self.values: Float64 = choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
 
     def _tree(self, context: Context, share: float) -> list[density.Level]:
         part = Rounding("density", self.columns[share], 0).part
@@ -145,10 +137,6 @@ class Evidence:
             return 2
         tree = PLSCAN(min_samples=density.MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
         return min(max(2, len(tree.selected_clusters_)), self.most)
-
-    def _eigenvalues(self, context: Context) -> Float64:
-        """The spectrum as the rule by the eigengap has it where no tree can be built."""
-        return choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
 
 
 def modularities(U: Any, points: Float, most: int, seed: int) -> dict[int, float]:
@@ -206,31 +194,24 @@ def by_modularity(found: Modularities, nearly: float) -> kernel.Candidate:
     return next(kernel.Candidate(c, value) for c, value in sorted(found.items()) if value >= least)
 
 
-def chosen(evidence: Evidence, variant: Variant) -> tuple[int, float]:
-    """The number of clusters that a variant chooses, and the seconds that it takes beside the embedding."""
+def chosen(evidence: Evidence, variant: Variant) -> int:
+    """The number of clusters that a variant chooses."""
     columns = [evidence.columns[share] for share in variant.shares]
     found = by_density([evidence.trees[share] for share in variant.shares], columns, variant)
-    seconds = sum(evidence.seconds[share] for share in variant.shares)
     density_chose = None if found is None else kernel.Choice(found.n_clusters, "density", [found])
     if evidence.m < variant.few and not kernel.is_plain(density_chose, evidence.dimension):
-        seconds += evidence.seconds["modularity"]
-        return by_modularity(evidence.modularities, variant.nearly).n_clusters, seconds
-    if found is None:
-        return kernel.by_eigengap(evidence.values, evidence.most).n_clusters, seconds + evidence.seconds["eigengap"]
-    return found.n_clusters, seconds
+        return by_modularity(evidence.modularities, variant.nearly).n_clusters
+    return (found or kernel.by_eigengap(evidence.values, evidence.most)).n_clusters
 
 
-def default_choice(evidence: Evidence) -> tuple[kernel.Choice, float]:
-    """What `kernels.choice` chooses, and the seconds that it takes beside the embedding."""
+def default_choice(evidence: Evidence) -> kernel.Choice:
+    """What `kernels.choice` chooses."""
     columns = [evidence.columns[share] for share in kernel.WIDTHS]
     found = kernel.by_density([evidence.trees[share] for share in kernel.WIDTHS], columns)
-    seconds = sum(evidence.seconds[share] for share in kernel.WIDTHS)
     if evidence.m < kernel.FEW and not kernel.is_plain(found, evidence.dimension):
         best = by_modularity(evidence.modularities, kernel.NEARLY)
-        return kernel.Choice(best.n_clusters, "modularity", [best]), seconds + evidence.seconds["modularity"]
-    if found is None:
-        found, seconds = kernel.by_eigengap(evidence.values, evidence.most), seconds + evidence.seconds["eigengap"]
-    return found, seconds
+        return kernel.Choice(best.n_clusters, "modularity", [best])
+    return found or kernel.by_eigengap(evidence.values, evidence.most)
 
 
 # ---- known sets
@@ -239,8 +220,7 @@ def default_choice(evidence: Evidence) -> tuple[kernel.Choice, float]:
 def measure(names: Sequence[str], noise: bool = False, seed: int = 0) -> Iterator[Record]:
     """A record for each data set and variant; with ``noise`` one for each shape, dimension, number of points and seed.
 
-    ``seconds`` are those of what a rule needs beside the embedding, so a sum of trees, all k-means, or a solve. Records
-    of noise hold what a run with ``max_clusters`` says of points without clusters and of blobs.
+    Records of noise hold what a run with ``max_clusters`` says of points without clusters and of blobs.
     """
     if noise:
         yield from of_noise(seed=seed)
@@ -263,43 +243,32 @@ def _of_set(data: LabelledData, seed: int) -> list[Record]:
         evidence = Evidence(finished(most)._context, most)
         scored: dict[int, dict[str, float]] = {}
 
-        def record(variant: str, c: int, seconds: float) -> Record:
+        def record(variant: str, c: int) -> Record:
             if c not in scored:
                 measures = scores(data.known, finished(c).labels)
                 scored[c] = {score: measures[score] for score in SCORES}
             shape = {"data": data.name, "draw": data.draw, "m": len(data.X), "known": data.classes}
-            return {**shape, "variant": variant, "n_clusters": c, **scored[c], "seconds": seconds}
+            return {**shape, "variant": variant, "n_clusters": c, **scored[c]}
 
-        choice, seconds = default_choice(evidence)
+        choice = default_choice(evidence)
+        others = {
+            "eigengap": kernel.by_eigengap(evidence.values, most).n_clusters,
+            "modularity": by_modularity(evidence.modularities, 1.0).n_clusters,
+            "total persistence": evidence.total,
+            "known": data.classes,
+        }
         return [
-            {**record("default", choice.n_clusters, seconds), **_strength(choice.as_dict(), evidence.dimension)},
-            *(record(one.name, *chosen(evidence, one)) for one in VARIED),
-            *(record(name, c, seconds) for name, (c, seconds) in _others(evidence, data.classes).items()),
+            {**record("default", choice.n_clusters), **_strength(choice.as_dict(), evidence.dimension)},
+            *(record(one.name, chosen(evidence, one)) for one in VARIED),
+            *(record(name, c) for name, c in others.items()),
         ]
-
-
-def _others(evidence: Evidence, known: int) -> dict[str, tuple[int, float]]:
-    """The numbers of rules that are none of `kernels.choice`'s, with their seconds."""
-    gap = kernel.by_eigengap(evidence.values, evidence.most).n_clusters
-    tree = evidence.seconds[SHARES[0]] + evidence.seconds["total persistence"]
-    return {
-        "eigengap": (gap, evidence.seconds["eigengap"]),
-        "modularity": (by_modularity(evidence.modularities, 1.0).n_clusters, evidence.seconds["modularity"]),
-        "total persistence": (evidence.total, tree),
-        "known": (known, 0.0),
-    }
 
 
 def _strength(choice: Mapping[str, Any], dimension: float | None) -> Record:
     """The rule of a choice, its evidence, and the bound that it is compared with."""
-    best = choice["candidates"][0] if choice["candidates"] else {}
-    rule = choice["rule"]
-    return {
-        "rule": rule,
-        "dimension": dimension,
-        "value": best.get("persistence" if rule == "density" else "score"),
-        "bound": kernel.noise_bound(rule, dimension),
-    }
+    best, rule = choice["candidates"][0] if choice["candidates"] else {}, choice["rule"]
+    value = best.get("persistence" if rule == "density" else "score")
+    return {"rule": rule, "dimension": dimension, "value": value, "bound": kernel.noise_bound(rule, dimension)}
 
 
 # ---- points without clusters
