@@ -21,7 +21,6 @@ from scipy.optimize import linprog
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.labelled_data import SCORES, LabelledData, labelled_data, measuring
 from ips2_dask.errors import BadInput
-from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
 from ips2_dask.kernels.labels import kmeans_best
@@ -29,7 +28,6 @@ from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import choose, embedding
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
@@ -174,7 +172,7 @@ class Evidence:
 
     def _eigenvalues(self, context: Context) -> NDArray[np.float64]:
         """The spectrum as the rule by the eigengap has it where no tree can be built."""
-        return choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
+        return choose._gaps_in_core(context).values
 
 
 def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> dict[int, float]:

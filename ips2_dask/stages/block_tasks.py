@@ -205,8 +205,6 @@ class TaskSpace:
         The known eigenvectors on each chunk's rows (`eigen.Known`).
     """
 
-    whole_products: bool = True
-
     def __init__(self, name: str, halo: Halo, rows: list[Handle], known: list[Handle], count: int) -> None:
         self.halo, self._name, self._rows, self._known, self._count = halo, name, rows, known, count
         self._executor = halo.executor
