@@ -64,49 +64,18 @@ def _join(root, x, y):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _components(N):  # type: ignore[no-untyped-def]
-    m, k = N.shape
-    root = np.arange(m)
-    for p in range(m):
-        for a in range(1, k):
-            _join(root, p, N[p, a])
-    label = np.empty(m, np.int32)
-    count = 0
-    for i in range(m):
-        x = i
-        while root[x] != x:
-            x = root[x]
-        if x == i:
-            label[i] = count
-            count += 1
-        else:
-            label[i] = label[x]
-    return label, count
-
-
-def neighborhood_components(N: Int32) -> tuple[Int32, int]:
-    """Connected components of the graph that joins each p with N(p): labels (m,) by smallest member, and their number.
-
-    SciPy's `connected_components` gives the same labels, but takes six to ten times as long and 20 times as much
-    memory, as it makes float64 copies of the graph and its transpose.
-
-    They are the components of the pair graph too: all pairs of one neighbourhood are joined through (i, i)-(j, j),
-    whose entry is 1 whatever sigma is.
-    """
-    label, count = _components(N)
-    return label, int(count)
+def _join_all(root, left, right, low):  # type: ignore[no-untyped-def]
+    count = len(root)
+    for t in range(len(left)):
+        x, y = left[t] - low, right[t] - low
+        if 0 <= x < count and 0 <= y < count:
+            _join(root, x, y)
 
 
 @njit(nogil=True, cache=True)
-def _smallest_members(edges, low, count):  # type: ignore[no-untyped-def]
-    root = np.arange(count)
-    for t in range(len(edges)):
-        x, y = edges[t, 0] - low, edges[t, 1] - low
-        if 0 <= x < count and 0 <= y < count:
-            _join(root, x, y)
-    for i in range(count):  # a root is the smaller one, and so has been seen to
+def _flatten(root):  # type: ignore[no-untyped-def]
+    for i in range(len(root)):  # a root is the smaller one, and so has been seen to
         root[i] = root[root[i]]
-    return root
 
 
 def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
@@ -114,7 +83,26 @@ def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
 
     ``edges`` (n, 2): those that lead out of the range are passed over.
     """
-    return low + np.asarray(_smallest_members(edges, low, high - low), np.int64)
+    root = np.arange(high - low)
+    _join_all(root, edges[:, 0], edges[:, 1], low)
+    _flatten(root)
+    return low + root
+
+
+def neighborhood_components(N: Int32) -> tuple[Int32, int]:
+    """Connected components of the graph that joins each p with N(p): labels (m,) by smallest member, and their number.
+
+    SciPy's `connected_components` gives the same labels, but takes six to ten times as long and 20 times as much
+    memory. They are the components of the pair graph too: all pairs of one neighbourhood are joined through
+    (i, i)-(j, j), whose entry is 1 whatever sigma is.
+    """
+    root, samples = np.arange(len(N)), np.arange(len(N))
+    for others in N[:, 1:].T:
+        _join_all(root, samples, others, 0)
+    _flatten(root)
+    is_first = root == samples
+    label = (np.cumsum(is_first, dtype=np.int32) - np.int32(1))[root]
+    return label, int(np.count_nonzero(is_first))
 
 
 class Division(NamedTuple):

@@ -14,8 +14,13 @@ def hashes(numbers: NDArray[np.integer], seed: int, purpose: int) -> UInt64:
     ``numbers`` (n,): not negative; ``purpose``: draws for another purpose are others.
     """
     start = np.uint64(np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0])
+    return mixed(np.asarray(numbers).astype(np.uint64), start)
+
+
+def mixed(numbers: UInt64, start: np.uint64) -> UInt64:
+    """The outputs of SplitMix64 at these steps (n,) from a start."""
     with np.errstate(over="ignore"):
-        state = start + (np.asarray(numbers).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        state = start + (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(state ^ (state >> np.uint64(31)))

@@ -56,53 +56,37 @@ Step = tuple[float, float, float]
 
 
 class Space(Protocol):
-    """Operations of the solver on block vectors of a fixed number of rows.
-
-    ``whole_products``: whether Ritz pairs may be made of L y as a whole, beside y; else of panels of columns, each
-    made twice.
-    """
-
-    whole_products: bool
+    """Operations of the solver on block vectors of a fixed number of rows."""
 
     def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
-        ...
 
     def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
-        ...
 
     def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
-        ...
 
     def filter(self, y: Block, steps: Sequence[Step]) -> Block:
         """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
-        ...
 
     def split(self, y: Block) -> list[Block]:
         """Panels of a block's columns, which are worked on one after another; ``y`` is given up."""
-        ...
 
     def join(self, parts: list[Block]) -> Block:
         """The block that was split; ``parts`` are given up."""
-        ...
 
     def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
-        ...
 
     def gram(self, x: Block, y: Block) -> Float64:
         """x' y, summed in float64 in a fixed order."""
-        ...
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """y C; ``y`` is given up."""
-        ...
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
-        ...
 
 
 class Known:
@@ -170,7 +154,7 @@ class Known:
 
 
 class ArraySpace:
-    """Block vectors as NumPy arrays in this process, worked on by fixed chunks of rows.
+    """The `Space` of NumPy arrays in this process, worked on by fixed chunks of rows in their order.
 
     ``known``: eigenvectors to be deflated; ``dtype``: of the blocks; ``panels``: in how many panels of columns a
     block is filtered: a filter needs three of what it works on.
@@ -181,10 +165,8 @@ class ArraySpace:
     ) -> None:
         self.operator, self.known, self.dtype, self._panels = operator, known, dtype, panels
         self.n = operator.shape[0]
-        self.whole_products = panels <= PANELS_WHOLE
 
     def random(self, columns: int, seed: int) -> Float:
-        """A block of standard normal columns that depends on the seed alone."""
         block: Float = np.empty((self.n, columns), self.dtype)
 
         def fill(a: int, b: int) -> None:
@@ -194,11 +176,9 @@ class ArraySpace:
         return block
 
     def apply(self, y: Float) -> Float:
-        """The operator's product with a block."""
         return self.operator.matmat(y)
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         return self.operator.recur(y, previous, a, b, c)
 
     def split(self, y: Float) -> list[Float]:
@@ -208,7 +188,6 @@ class ArraySpace:
         )
 
     def filter(self, y: Float, steps: Sequence[Step]) -> Float:
-        """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
         parts, y = self.split(y), np.empty(0)  # the filter needs three blocks, and this would be a fourth
         for _ in range(len(parts)):
             parts.append(self._filtered(parts.pop(0), steps))
@@ -238,11 +217,9 @@ class ArraySpace:
         return block
 
     def deflate(self, y: Float) -> Float:
-        """``y`` without its part in the span of the known eigenvectors, in place."""
         return y if self.known is None else self.known.project_out(y)
 
     def gram(self, x: Float, y: Float) -> Float64:
-        """x' y, summed in float64 over fixed chunks in order."""
         parts = map_chunks(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), self.n, CHUNK)
         return np.sum(parts, axis=0)
 
@@ -258,7 +235,6 @@ class ArraySpace:
         return target
 
     def residuals(self, Ly: Float, y: Float, values: Float64) -> Float64:
-        """Norms of the columns of L y - y diag(values)."""
         shift: Float = values.astype(self.dtype)
         parts = map_chunks(
             lambda a, b: np.square((Ly[a:b] - y[a:b] * shift).astype(np.float64)).sum(axis=0), self.n, CHUNK
@@ -309,28 +285,10 @@ def orthonormalize(space: Space, y: Block) -> Block:
 
 def rayleigh_ritz(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made."""
-    if not space.whole_products:
-        return _ritz_in_panels(space, y)
     Ly = space.apply(y)
     values, C = _descending(space.gram(y, Ly))
     y, Ly = space.rotate(y, C), space.rotate(Ly, C)
     return y, values, space.residuals(Ly, y, values), 1
-
-
-def _ritz_in_panels(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
-    """`rayleigh_ritz` without L y as a whole: each panel is computed for the values, and again for the residuals."""
-
-    def projected(panel: Block) -> Float64:
-        Ly = space.apply(panel)
-        return np.concatenate([space.gram(other, Ly) for other in parts])
-
-    parts, y = space.split(y), None
-    columns = [projected(panel) for panel in parts]
-    values, C = _descending(np.concatenate(columns, axis=1))
-    parts = space.split(space.rotate(space.join(parts), C))
-    shares = np.split(values, np.cumsum([column.shape[1] for column in columns])[:-1])
-    residuals = [space.residuals(space.apply(panel), panel, share) for panel, share in zip(parts, shares, strict=True)]
-    return space.join(parts), values, np.concatenate(residuals), 2
 
 
 def _descending(H: Float64) -> tuple[Float64, Float64]:
@@ -527,9 +485,6 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
 PANELS_ABOVE = 1 << 30
 """Bytes of a block above which it is filtered in two panels: two blocks are in memory then and not three. A matrix-free
 product makes its neighbourhoods' values once for each panel."""
-
-PANELS_WHOLE = 2
-"""Panels up to which Ritz pairs are made of whole blocks: a filter in two panels holds two blocks as well."""
 
 
 def panels_of(n: int, columns: int, dtype: type = np.float32) -> int:

@@ -53,25 +53,16 @@ def of_graph(graph: sp.csr_array | NDArray[np.floating], start: NDArray[np.float
 
         a, b = umap_.find_ab_params(SPREAD, MIN_DIST)
         with threads(1):
-            found, _ = umap_.simplicial_set_embedding(
-                None,
-                sp.coo_matrix(edges),
-                n_components=2,
-                initial_alpha=1.0,
-                a=a,
-                b=b,
-                gamma=1.0,
-                negative_sample_rate=5,
-                n_epochs=None,
-                init=places,
-                random_state=random,
-                metric="euclidean",
-                metric_kwds={},
-                densmap=False,
-                densmap_kwds={},
-                output_dens=False,
-                parallel=False,
-            )
+            plain = {
+                "metric": "euclidean",
+                "metric_kwds": {},
+                "densmap": False,
+                "densmap_kwds": {},
+                "output_dens": False,
+            }
+            # two columns, the first rate, a, b, gamma, negative samples an edge, and as many epochs as UMAP thinks
+            rates = 2, 1.0, a, b, 1.0, 5, None
+            found, _ = umap_.simplicial_set_embedding(None, sp.coo_matrix(edges), *rates, places, random, **plain)
     return np.ascontiguousarray(found, np.float32)
 
 

@@ -272,14 +272,12 @@ class NeighborhoodOperator:
         y = np.ascontiguousarray(y, self.dtype)
         result = self._sums(y)
         before = result[:0] if previous is None else previous
-        kind = self.dtype.type
-        map_chunks(
-            lambda low, high: combine(
-                result[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
-            ),
-            len(result),
-            ROWS,
-        )
+        kind, scale = self.dtype.type, self.scale
+
+        def chunk(low: int, high: int) -> None:
+            combine(result[low:high], scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c))
+
+        map_chunks(chunk, len(result), ROWS)
         self._spare.keep(previous)
         return result
 

@@ -68,9 +68,8 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
     places = [length[i, j], length[u, v], length[i, u], length[j, v], length[j, u], length[i, v], local.subset[r, s]]
     basis = np.where(local.first == local.second, np.sqrt(0.5), 1.0)
     tiles, halves = -(-q // ROWS), -(-q // 2)
-    entry = np.full(
-        (ROWS * tiles, 2 * halves), len(r)
-    )  # a tile is filled up with the row of zeros that follows the entries
+    # a tile is filled up with the row of zeros that follows the entries
+    entry = np.full((ROWS * tiles, 2 * halves), len(r))
     entry[r, s] = entry[s, r] = np.arange(len(r))
     strips = entry.reshape(tiles, ROWS, halves, 2).transpose(0, 2, 3, 1).reshape(tiles, halves, LANES)
     return Tables(

@@ -17,6 +17,7 @@ from sklearn.cluster import KMeans
 
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import length, squared_distance
+from ips2_dask.kernels.draws import mixed
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
@@ -39,15 +40,9 @@ def is_drawn(low: int, high: int, share: float, seed: int) -> NDArray[np.bool_]:
     """
     if share >= 1.0:
         return np.ones(high - low, np.bool_)
-    with np.errstate(over="ignore"):
-        state = np.arange(low, high, dtype=np.uint64) + np.uint64(
-            np.random.SeedSequence([seed, 3]).generate_state(1)[0]
-        )
-        state = (state + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
-    return np.asarray(state < np.uint64(min(share, 1.0) * 2.0**64))
+    first = np.uint64(np.random.SeedSequence([seed, 3]).generate_state(1)[0])
+    hashed = mixed(np.arange(low, high, dtype=np.uint64) + first, np.uint64(0))
+    return np.asarray(hashed < np.uint64(min(share, 1.0) * 2.0**64))
 
 
 def centers(sample: Float32, n_shards: int, seed: int) -> Float32:

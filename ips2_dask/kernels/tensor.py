@@ -344,18 +344,6 @@ def triplets(
     tables = local_pairs(k)
     n = count_entries(owned, k)
     rows, columns, values = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
-    _triplets(
-        blocks,
-        ids,
-        owned,
-        k,
-        tables.first,
-        tables.second,
-        tables.subset,
-        np.float32(sigma),
-        np.float32(epsilon),
-        rows,
-        columns,
-        values,
-    )
+    local = k, tables.first, tables.second, tables.subset
+    _triplets(blocks, ids, owned, *local, np.float32(sigma), np.float32(epsilon), rows, columns, values)
     return rows, columns, values

@@ -18,7 +18,7 @@ from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
 from ips2_dask.kernels.sparse import Matrix
-from ips2_dask.typing import Float, Float64, Int32
+from ips2_dask.typing import Float, Float64, Int32, Int64
 
 Edges = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
 
@@ -137,12 +137,9 @@ def replicate_rows(
     chosen = np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
     points = embedding[chosen] if width is None else leading_columns(embedding[chosen], width)
     if rounding == "density":
-        rows = density.drawn(len(points), TREE_SAMPLES, seed + number)
-        edges = density.spanning_tree(points[rows])
-        cut = None if edges is None else density.cut(edges, len(rows), n_clusters)
-        if cut is not None:
-            inside = cut.labels >= 0
-            return float(adjusted_rand_score(labels[chosen][rows][inside], cut.labels[inside]))
+        rows, leaves = _leaves(points, n_clusters, seed + number)
+        if leaves is not None:
+            return float(adjusted_rand_score(labels[chosen][rows][leaves >= 0], leaves[leaves >= 0]))
     return float(adjusted_rand_score(labels[chosen], _means(points, n_clusters, rng)))
 
 
@@ -156,15 +153,21 @@ def _means(points: Matrix, n_clusters: int, rng: np.random.Generator) -> Int32:
     return found
 
 
-def _cut(U: Matrix, points: Matrix, n_clusters: int, seed: int) -> Int32 | None:
-    """Labels cut from the density of an embedding and spread over U, or None where no cut has so many clusters."""
+def _leaves(points: Matrix, n_clusters: int, seed: int) -> tuple[Int64, Int32 | None]:
+    """Drawn rows, and their labels by a cut of the tree on them; None where none has so many clusters."""
     rows = density.drawn(len(points), TREE_SAMPLES, seed)
     edges = density.spanning_tree(points[rows])
     cut = None if edges is None else density.cut(edges, len(rows), n_clusters)
-    if cut is None:
+    return rows, None if cut is None else cut.labels
+
+
+def _cut(U: Matrix, points: Matrix, n_clusters: int, seed: int) -> Int32 | None:
+    """Labels cut from the density of an embedding and spread over U, or None where no cut has so many clusters."""
+    rows, leaves = _leaves(points, n_clusters, seed)
+    if leaves is None:
         return None
     labels = np.full(len(points), -1, np.int32)
-    labels[rows] = cut.labels
+    labels[rows] = leaves
     walk = walk_matrix(U if sp.issparse(U) else thinned(U))
     return np.where(labels >= 0, labels, largest_share(spread(MatrixOperator(walk).matmat, labels, n_clusters)))
 

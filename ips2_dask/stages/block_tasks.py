@@ -209,8 +209,6 @@ class TaskSpace:
         Stores blocks under a name, and gives the same blocks as they are read from there.
     """
 
-    whole_products: bool = True
-
     def __init__(
         self,
         name: str,

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.executors.base import Executor, Job, Report
@@ -21,7 +20,7 @@ from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import key_digest
-from ips2_dask.typing import Float64
+from ips2_dask.typing import AnyArray, Float64
 
 VERSION = 3
 
@@ -62,13 +61,13 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     params = context.params
     by_partition = label_parts.is_by_partition(context)
     if params.assign_labels == "leiden":
-        found = _communities(context, executor, report) if by_partition else leiden.in_core(context)
+        found = _communities(context, executor, report) if by_partition else leiden.communities(context)
         report(1, 1)
         return {"n_clusters": max(2, found.clusters), "candidates": [], "warnings": [], **found.facts}
     if context.m < kernel.FEW or density.available():
         evidence = _by_embedding(context, executor, report, by_partition)
     else:
-        evidence = (_gaps_by_partition if by_partition else _gaps_in_core)(context, executor, report)
+        evidence = _gaps_by_partition(context, executor, report) if by_partition else _gaps_in_core(context)
     report(1, 1)
     dimension = _dimension(context)
     return {
@@ -134,40 +133,34 @@ def _by_embedding(context: Context, executor: Executor, report: Report, by_parti
     if density.available():
         found = kernel.by_density(_trees(inner, executor, report, by_partition), _widths(inner))
     if context.m < kernel.FEW and not kernel.is_plain(found, _dimension(context)):
-        points = _all_points(inner) if by_partition else np.asarray(inner.read("label", "embedding", "embedding"))
+        parts = [f"{label_parts.EMBEDDING}{part_name(b)}" for b in range(context.n_partitions)]
+        stored = parts if by_partition else ["embedding"]
+        points = np.concatenate([np.asarray(inner.read("label", part, "embedding")) for part in stored])
         U, seed = read_affinity(inner), context.params.random_state
         choice = kernel.by_modularity(U, points, context.params.n_clusters, seed)
     else:
         choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
-    small = (_small_by_partition if by_partition else _small_in_core)(inner, facts["large"])
+    small = _small(inner, facts["large"], by_partition)
     context.store.remove(inner.folders["label"])
     return _Evidence(choice, values, facts["embedding_residual"], facts["large"], small)
 
 
-def _small_in_core(context: Context, large: int) -> list[int]:
+def _small(context: Context, large: int, by_partition: bool) -> list[int]:
     """Rows of each component that takes no part, the largest first."""
-    del large
+    if by_partition:
+        rows = np.asarray(context.store.read(context.folders["label"], label_parts.DIVISION, "sizes"))[large:]
+        return _descending(rows)
     own = embedding.own_rows(context)
     if own is None:
         return []
-    outside = np.ones(context.m, np.bool_)
-    outside[own] = False
     copies = context.copies()
-    component = np.asarray(context.read("label", "embedding", "component"))[outside]
-    rows = np.bincount(component, None if copies is None else copies[outside])
+    component = np.delete(np.asarray(context.read("label", "embedding", "component")), own)
+    return _descending(np.bincount(component, None if copies is None else np.delete(copies, own)))
+
+
+def _descending(rows: AnyArray) -> list[int]:
+    """Numbers of rows above 0, the largest first."""
     return np.sort(rows[rows > 0])[::-1].astype(int).tolist()
-
-
-def _small_by_partition(context: Context, large: int) -> list[int]:
-    """As of `_small_in_core`."""
-    rows = np.asarray(context.store.read(context.folders["label"], label_parts.DIVISION, "sizes"))
-    return np.sort(rows[large:])[::-1].astype(int).tolist()
-
-
-def _all_points(context: Context) -> NDArray[np.float32]:
-    """The embedding of a chunked run of few samples."""
-    parts = (f"{label_parts.EMBEDDING}{part_name(b)}" for b in range(context.n_partitions))
-    return np.concatenate([np.asarray(context.read("label", part, "embedding")) for part in parts])
 
 
 def _widths(context: Context) -> list[int]:
@@ -196,7 +189,7 @@ def _communities(context: Context, executor: Executor, report: Report) -> leiden
     inner, n = _inner(context), context.params.n_sought
     asked = {"wanted": n, "columns": n, "tol": None, "settled": None}
     chunked_label.divide(inner, executor, report, MIN_SHARE, n, asked)
-    found = leiden.by_partition(inner)
+    found = leiden.communities(inner, by_partition=True)
     context.store.remove(inner.folders["label"])
     return found
 
@@ -208,9 +201,8 @@ def _limit(params: Params) -> float:
     return FINEST if params.tol is None else min(params.tol, FINEST)
 
 
-def _gaps_in_core(context: Context, executor: Executor, report: Report) -> _Evidence:
+def _gaps_in_core(context: Context) -> _Evidence:
     """Of the whole of U, in this process."""
-    del executor, report
     params = context.params
     U = read_affinity(context)
     small: list[int] = []
@@ -220,7 +212,7 @@ def _gaps_in_core(context: Context, executor: Executor, report: Report) -> _Evid
         division = divide(label, params.n_clusters, context.copies(), share=kernel.MIN_SHARE)
         components = division.large
         if division.islands:
-            small = np.sort(np.bincount(division.label, context.copies())[components:])[::-1].astype(int).tolist()
+            small = _descending(np.bincount(division.label, context.copies())[components:])
             U = sp.csr_array(U[division.inside][:, division.inside])
     wanted = min(params.n_clusters + 1, U.shape[0])
     solved = label_kernel.spectrum(U, wanted, _limit(params), params.random_state)
@@ -237,7 +229,7 @@ def _gaps_by_partition(context: Context, executor: Executor, report: Report) -> 
     wanted = params.n_clusters + 1
     asked = {"wanted": wanted, "columns": wanted, "tol": _limit(params), "settled": None}
     divided = chunked_label.divide(inner, executor, report, kernel.MIN_SHARE, None, asked)["facts"]
-    small = _small_by_partition(inner, divided["large"])
+    small = _small(inner, divided["large"], True)
     solved = chunked_label.solve(inner, executor, report)
     context.store.remove(folder)
     values = np.array(solved["values"])

@@ -19,7 +19,7 @@ from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.stages import fused_rows, islands, kmeans, label_parts, leiden, sample_space
 from ips2_dask.stages.chunks import chunk_partitions
-from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, label_components
+from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, bound, label_components
 from ips2_dask.stages.label_parts import (
     BUCKETS,
     DEGREES,
@@ -87,7 +87,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if not label_parts.is_complete(context, [SHARES]):
         walk.finish(prefix, numbers)
     walk.close()
-    executor.map(Job("label", label_parts.bound(final_labels, prefix), LABELS), context, parts, report)
+    executor.map(Job("label", bound(final_labels, prefix), LABELS), context, parts, report)
     buckets = [f"{number:06d}" for number in range(-(-context.n_rows // BUCKET_ROWS))]
     executor.map(Job("label", bucket, BUCKETS, "buckets"), context, buckets, report)
     facts["buckets"] = len(buckets)
@@ -248,7 +248,8 @@ def embedding(context: Context, b: int) -> TaskResult:
     if row_weights is not None:  # a new sample is one row: its edges count as much as those of its neighbours' rows
         UB /= row_weights[:, None]
     for i, j, weight in _extra_of(context, low, high):  # U has no such edges: the solve alone had
-        UB[i - low] -= weight * bases(np.array([j]))[0] / _joint_weight(context, i, j)
+        both = label_parts.weights_at(context, np.array([i, j]))
+        UB[i - low] -= weight * bases(np.array([j]))[0] / (1.0 if both is None else float(both.prod()))
     if params.method == "ppc":
         pairwise, high_order = np.zeros(UB.shape), UB
     else:
@@ -278,17 +279,12 @@ def _extra_of(context: Context, low: int, high: int) -> list[tuple[int, int, flo
     return [(int(i), int(j), float(w)) for (i, j), w in zip(both[own], np.tile(weights, 2)[own], strict=True)]
 
 
-def _joint_weight(context: Context, i: int, j: int) -> float:
-    weights = label_parts.weights_at(context, np.array([i, j]))
-    return 1.0 if weights is None else float(weights.prod())
-
-
 # ---- labels
 
 
 def _store_communities(context: Context) -> leiden.Found:
     """Store labels by Leiden, which this process computes from the whole graph; islands take those of others."""
-    found = leiden.by_partition(context)
+    found = leiden.communities(context, by_partition=True)
     for b in range(context.n_partitions):
         part = COMMUNITIES + part_name(b)
         if context.receipt("label", part) is None:
@@ -307,23 +303,20 @@ class _Found(Candidates[str]):
         self._context, self._executor, self._report, self._walk = context, executor, report, walk
 
     def _partition(self, columns: int) -> tuple[str, int]:
-        """As of `Candidates`."""
         receipts = kmeans.assign(self._context, self._executor, self._report, columns)
         return kmeans.labels_prefix(columns), len({one for r in receipts for one in r["facts"]["clusters"]})
 
     def _cut(self, labels: str) -> float:
-        """As of `Candidates`."""
         return self._walk.cut(labels)
 
     def _spread(self, one: rounding.Candidate) -> str:
-        """As of `Candidates`."""
         context, parts = self._context, range(self._context.n_partitions)
         leaves = PREFIX + Rounding(one.rounding, one.columns, 0).part
         if not label_parts.is_complete(context, [SPREAD]):
             if not label_parts.is_complete(context, [WALKED]):
                 self._walk.spread(leaves, WALKED)
             _label_leafless(context, self._executor, self._report)
-            job = Job("label", label_parts.bound(spread_labels, leaves), SPREAD)
+            job = Job("label", bound(spread_labels, leaves), SPREAD)
             self._executor.map(job, context, parts, self._report)
         return SPREAD
 
@@ -395,7 +388,7 @@ def spread_labels(leaves: str, context: Context, b: int) -> TaskResult:
 
 def _number(context: Context, executor: Executor, report: Report, prefix: str) -> Int32:
     """Store and return the final number of each cluster, by its first sample in the user's numbering; -1 if empty."""
-    job = Job("label", label_parts.bound(first_samples, prefix), "firsts-")
+    job = Job("label", bound(first_samples, prefix), "firsts-")
     receipts = executor.map(job, context, range(context.n_partitions), report)
     first = np.full(context.params.n_clusters, np.iinfo(np.int64).max)
     for receipt in receipts:

@@ -43,13 +43,13 @@ def label_components(context: Context, executor: Executor, report: Report, stage
     """
     store, folder, parts = context.store, context.folders[stage], range(context.n_partitions)
     groups = range(-(-context.n_partitions // GROUP))
-    pieces_of = Job(stage, _with(pieces, edges), PIECES)
-    components_of = Job(stage, _with(components, stage), COMPONENTS)
+    pieces_of = Job(stage, bound(pieces, edges), PIECES)
+    components_of = Job(stage, bound(components, stage), COMPONENTS)
     contracted = store.receipt(folder, CONTRACTION) is not None
     missing = without_part(context, components_of)
     if not contracted:
         executor.map(pieces_of, context, parts, report)
-        executor.map(Job(stage, _with(joins, stage), JOINS, "groups"), context, groups, report)
+        executor.map(Job(stage, bound(joins, stage), JOINS, "groups"), context, groups, report)
         _contract(context, stage, len(groups))
     elif missing:
         executor.map(pieces_of, context, missing, report)
@@ -60,10 +60,9 @@ def label_components(context: Context, executor: Executor, report: Report, stage
     return sizes
 
 
-def _with(function: PartFunction, first: object) -> PartFunction:
+def bound(function: PartFunction, first: object) -> PartFunction:
     """A job's function with its first argument, under its own name."""
-    bound = functools.partial(function, first)
-    return functools.update_wrapper(bound, function)
+    return functools.update_wrapper(functools.partial(function, first), function)
 
 
 def pieces(edges: Edges, context: Context, b: int) -> TaskResult:

@@ -11,7 +11,6 @@ from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.kernels import density, eigen, extension, rounding
 from ips2_dask.kernels import labels as kernel
-from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.sparse import Matrix, inverse_root
 from ips2_dask.stages import islands
 from ips2_dask.stages.kmeans import density_part
@@ -47,7 +46,8 @@ def embed(context: Context, affinity: Matrix, for_new_samples: bool = True) -> d
             if components.islands:
                 arrays["follows"] = islands.followed(context, components.label, components.inside)
                 arrays["follows"] = arrays["follows"].astype(np.int32)
-                facts["islands"] = _sizes(components, context.copies())
+                sizes = np.bincount(components.label, context.copies())[components.large :]
+                facts["islands"] = {"fused": len(sizes), "rows": int(sizes.sum()), "largest": int(sizes.max())}
                 inside = np.flatnonzero(components.inside)
                 U = sp.csr_array(U[inside][:, inside])
                 warnings.append(islands.warning_of(facts))
@@ -119,12 +119,6 @@ def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
     all_rows = np.zeros((m, rows.shape[1]), rows.dtype)
     all_rows[inside] = rows
     return all_rows
-
-
-def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
-    """How many islands there are, and how many rows of the input they hold in all and at most."""
-    rows = np.bincount(components.label, copies)[components.large :]
-    return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
 
 
 # ---- one task of a rounding

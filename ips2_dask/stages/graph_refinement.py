@@ -121,7 +121,8 @@ def refine(context: Context, b: int) -> TaskResult:
     start = np.zeros(len(ids) + 1, np.int64)
     start[own[0] : own[-1] + 2] = starts
     both = np.repeat(np.arange(len(ids), dtype=np.int32)[:, None], 2, axis=1)
-    if _compared_inside(context):
+    metric, divided = context.metric, context.facts["neighbors"]["divided"]
+    if not (divided or shard_search.narrows(context) or metric.compares_pairs):  # else a search was narrowed down
         both[:, 0], both[:, 1] = shard_search.cell_at(context, ids), shard_search.second_cells(context, ids)
     candidates = shards.second_neighbors(lists, start, np.searchsorted(ids, naming).astype(np.int32), both, own)
     used = np.unique(np.concatenate([candidates[candidates >= 0], own]))
@@ -138,12 +139,6 @@ def refine(context: Context, b: int) -> TaskResult:
     changed = shards.merge_numbered(mine, others, rows, users[own])
     facts = {"changed": changed} | shard_search.list_facts(context, b, distances)
     return {"indices": indices, "distances": distances}, facts
-
-
-def _compared_inside(context: Context) -> bool:
-    """Whether samples that share a cell have all been compared: nothing narrowed down their search."""
-    divided = context.facts["neighbors"]["divided"]
-    return not (divided or shard_search.narrows(context) or context.metric.compares_pairs)
 
 
 def exactly(context: Context, b: int) -> TaskResult:
@@ -191,7 +186,8 @@ def refined(context: Context, executor: Executor, report: Report) -> Receipt:
         facts["recall_history"].append(_recall(receipts))
         if facts["recall_history"][-1] >= LEAST_RECALL or facts["rounds"] == MOST_ROUNDS:
             break
-        inner = _in_round(context, facts["rounds"])
+        told = {**context.facts["neighbors"], "rounds": facts["rounds"]}  # tasks read the lists after so many
+        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": told})
         named = executor.map(Job("neighbors", edges, edges_prefix(facts["rounds"])), inner, parts, report)
         _store_sources(inner, named)
         facts["rounds"] += 1
@@ -212,12 +208,6 @@ def refined(context: Context, executor: Executor, report: Report) -> Receipt:
         )
     facts["warnings"] += metric_views.copies_warnings(context, receipts)
     return store.write(folder, "refined", {}, facts)
-
-
-def _in_round(context: Context, rounds: int) -> Context:
-    """The context of tasks that read the lists after so many rounds."""
-    facts = {**context.facts["neighbors"], "rounds": rounds}
-    return dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
 
 
 def _recall(receipts: Sequence[Receipt]) -> float:

@@ -20,7 +20,7 @@ from ips2_dask.kernels import components as kernel
 from ips2_dask.kernels import draws
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.stages import label_parts, metric_views
-from ips2_dask.stages.component_labels import COMPONENTS
+from ips2_dask.stages.component_labels import COMPONENTS, bound
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float64, Int32, Int64
@@ -235,15 +235,10 @@ def drawn_weights(context: Context, b: int) -> TaskResult:
 # ---- central samples, and the nearest samples of others
 
 
-def _place_of(context: Context, tag: str, b: int) -> Int64:
-    """The place of each of partition b's samples among the components that are looked at, -1 for others: (rows,)."""
-    components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
-    return np.asarray(context.read("label", f"{tag}-wanted", "place"))[components]
-
-
 def _members(context: Context, tag: str, b: int) -> tuple[Int64, Int64, Int64]:
     """Members of partition b that are compared for their component's centre: samples, their places, user's numbers."""
-    place, low = _place_of(context, tag, b), context.span(b)[0]
+    components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
+    place, low = np.asarray(context.read("label", f"{tag}-wanted", "place"))[components], context.span(b)[0]
     rows = np.asarray(context.read("label", f"{tag}-wanted", "rows"))
     members = np.flatnonzero(place >= 0)
     user = np.asarray(context.user_numbers(b))[members].astype(np.int64)
@@ -306,15 +301,13 @@ def central_by_partition(context: Context, executor: Executor, report: Report, t
     sizes = np.asarray(context.read("label", "contraction", "sizes"))
     rows = np.bincount(place[place >= 0], sizes[place >= 0], n)
     store.write(folder, f"{tag}-wanted", {"place": place.astype(np.int64), "rows": rows}, {})
-    receipts = executor.map(
-        Job("label", label_parts.bound(component_sums, tag), f"{tag}-sums-"), context, parts, report
-    )
+    receipts = executor.map(Job("label", bound(component_sums, tag), f"{tag}-sums-"), context, parts, report)
     sums, counts = np.zeros((n, context.n_features)), np.zeros(n)
     for which, some, count in label_parts.read_parts(context, receipts, f"{tag}-sums-", "which", "sums", "counts"):
         sums[which] += some
         counts[which] += count
     store.write(folder, f"{tag}-means", {"means": sums / counts[:, None]}, {})
-    job = Job("label", label_parts.bound(nearest_to_means, tag), f"{tag}-central-")
+    job = Job("label", bound(nearest_to_means, tag), f"{tag}-central-")
     receipts = executor.map(job, context, parts, report)
     names = ("which", "gaps", "users", "found")
     centers = _best(n, list(label_parts.read_parts(context, receipts, f"{tag}-central-", *names)))
@@ -358,7 +351,7 @@ def nearest_by_partition(
         return nearest_samples(context, samples, allowed[_whole_components(context)])
     arrays: dict[str, AnyArray] = {"allowed": allowed.astype(np.uint8), "centers": rows_at(context, samples)}
     context.store.write(context.folders["label"], f"{tag}-allowed", arrays, {})
-    job = Job("label", label_parts.bound(nearest_inside, tag), f"{tag}-nearest-")
+    job = Job("label", bound(nearest_inside, tag), f"{tag}-nearest-")
     receipts = executor.map(job, context, range(context.n_partitions), report)
     names = ("which", "gaps", "users", "found")
     # n rows a partition that has candidates: merged as they come

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle, Job, Report
 from ips2_dask.kernels import density, draws, rounding
 from ips2_dask.kernels import labels as kernel
-from ips2_dask.stages import label_parts
 from ips2_dask.stages.chunks import chunk_partitions
+from ips2_dask.stages.component_labels import bound
 from ips2_dask.stages.label_parts import EMBEDDING
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.store.base import TaskResult
@@ -184,5 +184,5 @@ def assigned(columns: int, context: Context, b: int) -> TaskResult:
 def assign(context: Context, executor: Executor, report: Report, columns: int) -> list[Receipt]:
     """Store the labels of k-means on so many columns by partition."""
     lloyd_rounds(context, executor, columns)
-    job = Job("label", label_parts.bound(assigned, columns), labels_prefix(columns))
+    job = Job("label", bound(assigned, columns), labels_prefix(columns))
     return executor.map(job, context, range(context.n_partitions), report)

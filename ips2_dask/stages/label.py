@@ -59,7 +59,8 @@ def _run_in_core(context: Context, executor: Executor, report: Report) -> dict[s
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
     label = _leiden if params.assign_labels == "leiden" else _rounded
     labels, left_out, walk = label(inner, executor, report, affinity, facts)
-    labels = _renumbered(context, labels)
+    order = context.order()  # clusters by their first sample in the user's numbering; labels stay in the run's
+    labels = kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
     arrays = {"labels": context.by_row(labels)}
     arrays["certainty"] = context.by_row(walk.finish(labels))
     if left_out is not None:
@@ -96,19 +97,13 @@ def _leiden(context: Context, executor: Executor, report: Report, affinity: Matr
     """The labels of Leiden's communities; completes the facts."""
     del executor
     report(0, 1)
-    found = leiden.in_core(context)
+    found = leiden.communities(context)
     followed, walk = follows(context), LocalWalk(context, affinity)
     labels = found.labels if followed is None else found.labels[followed]
     facts |= leiden.facts_of(found, walk.cut(labels))
     facts["warnings"] += found.warnings
     report(1, 1)
     return labels, None, walk
-
-
-def _renumbered(context: Context, labels: Int32) -> Int32:
-    """Clusters by their first sample in the user's numbering; labels stay in the run's."""
-    order = context.order()
-    return kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
 
 
 class _Found(Candidates[tuple[Int32, UInt8 | None]]):
@@ -122,7 +117,6 @@ class _Found(Candidates[tuple[Int32, UInt8 | None]]):
         return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
 
     def _partition(self, columns: int) -> tuple[tuple[Int32, None], int]:
-        """As of `Candidates`."""
         tasks = [task for task in self._receipts if (task.way, task.columns) == ("kmeans", columns)]
         starts = [
             kernel.Partitioning(float(self._read(t, "inertia")[0]), np.asarray(self._read(t, "labels"))) for t in tasks
@@ -131,11 +125,9 @@ class _Found(Candidates[tuple[Int32, UInt8 | None]]):
         return (labels, None), len(np.unique(labels))
 
     def _cut(self, labels: tuple[Int32, UInt8 | None]) -> float:
-        """As of `Candidates`."""
         return self._walk.cut(labels[0])
 
     def _spread(self, one: rounding.Candidate) -> tuple[Int32, UInt8]:
-        """As of `Candidates`, and which of the tree's samples it left out."""
         context, task = self._context, Rounding(one.rounding, one.columns, 0)
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
         labels, left_out = np.full(context.m, -1, np.int32), np.zeros(context.m, np.uint8)

@@ -6,13 +6,12 @@ those of others that reach it, so that each partition has to know which others r
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, PartFunction, Report
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels.components import Division
 from ips2_dask.stages.component_labels import COMPONENTS
 from ips2_dask.stages.views import copies_of
@@ -43,11 +42,6 @@ REACH, REACHED = "reach-", "reached"
 def is_by_partition(context: Context) -> bool:
     """Whether U is solved and walked on by partition and chunk: where vectors are in chunks and U is sparse."""
     return context.choices.vectors == "chunked" and not context.facts["fuse"]["dense"]
-
-
-def bound(function: PartFunction, first: object) -> PartFunction:
-    """A job's function with its first argument, under its own name."""
-    return functools.update_wrapper(functools.partial(function, first), function)
 
 
 # ---- parts

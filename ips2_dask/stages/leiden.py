@@ -7,12 +7,10 @@ workers nor chunks change the graph, and its communities follow from it and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.kernels import leiden as kernel
@@ -22,7 +20,7 @@ from ips2_dask.stages import islands, label_parts
 from ips2_dask.stages.roundings import facts_of as candidate_facts
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Bool, Int32
+from ips2_dask.typing import Bool, Float, Int32, Integer
 
 
 class Found(NamedTuple):
@@ -48,68 +46,59 @@ def facts_of(found: Found, cut: float) -> dict[str, Any]:
     return {"roundings": candidate_facts([one], one), "clusters": found.clusters, "leiden": found.facts}
 
 
-def in_core(context: Context) -> Found:
-    """The communities of the whole of U, in core."""
+class _Graph(NamedTuple):
+    """The weighed U as edges, each given once, between samples that are both inside, or both not."""
 
-    def find() -> Found:
-        U = read_affinity(context)
-        inside = np.ones(context.m, np.bool_)
-        if sp.issparse(U):
-            if connected_components(U, directed=False)[0] > 1:
-                U, components = islands.connected(context, U)
-                inside = components.inside
-            upper = sp.triu(U, 1, format="coo")
-            i, j, weights = upper.row, upper.col, upper.data
-        else:
-            i, j = np.nonzero(np.triu(U, 1))
-            weights = U[i, j]
-        return _found(context, inside, i, j, weights, context.order())
-
-    return _kept(context, find)
+    inside: Bool  # (m,)
+    i: Integer  # (edges,)
+    j: Integer
+    weights: Float
+    users: Integer | None  # (m,) user's numbers, which decide the order of the vertices
 
 
-def by_partition(context: Context) -> Found:
-    """The communities of a U that is stored by partition, once its components are divided; read part by part."""
+def communities(context: Context, by_partition: bool = False) -> Found:
+    """The communities of U, found once in this process: the choice of c and the labels need the same ones.
 
-    def find() -> Found:
-        large, parts = label_parts.division_of(context).large, range(context.n_partitions)
-        inside = np.concatenate([label_parts.components_at(context, b) < large for b in parts])
-        pairs, values = [], []
-        for b in parts:
-            entries, weights = label_parts.weighed_entries(context, b)
-            joins = entries[:, 0] != entries[:, 1]
-            pairs.append(entries[joins])
-            values.append(weights[joins])
-        extra, extra_weights = label_parts.extra_edges(context)
-        edges = np.concatenate([*pairs, extra])
-        users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
-        return _found(context, inside, edges[:, 0], edges[:, 1], np.concatenate([*values, extra_weights]), users)
-
-    return _kept(context, find)
-
-
-def _kept(context: Context, find: Callable[[], Found]) -> Found:
-    """The communities, found once in this process: the choice of c and the labels need the same ones."""
+    ``by_partition``: whether U is stored by partition, once its components are divided, and read part by part.
+    """
     params = context.params
     c = params.n_clusters if params.max_clusters is None else 0
     name = f"leiden-{c}-{params.resolution!r}-{params.n_sought}-{params.random_state}"
-    found: Found = context.cached("fuse", name, find, 4 * context.m)
+    graph = _by_partition if by_partition else _in_core
+    found: Found = context.cached("fuse", name, lambda: _found(context, graph(context)), 4 * context.m)
     return found
 
 
-def _found(
-    context: Context,
-    inside: Bool,
-    i: NDArray[np.integer],
-    j: NDArray[np.integer],
-    weights: NDArray[np.floating],
-    users: NDArray[np.integer] | None,
-) -> Found:
-    """Communities of the samples inside, joined by edges that are given once each.
+def _in_core(context: Context) -> _Graph:
+    U, inside = read_affinity(context), np.ones(context.m, np.bool_)
+    if not sp.issparse(U):
+        i, j = np.nonzero(np.triu(U, 1))
+        return _Graph(inside, i, j, U[i, j], context.order())
+    if connected_components(U, directed=False)[0] > 1:
+        U, components = islands.connected(context, U)
+        inside = components.inside
+    upper = sp.triu(U, 1, format="coo")
+    return _Graph(inside, upper.row, upper.col, upper.data, context.order())
 
-    ``inside`` (m,); ``i``, ``j`` (edges,): different samples; both are inside, or neither is; ``weights`` (edges,);
-    ``users`` (m,): the user's numbers, which decide the order of the vertices.
-    """
+
+def _by_partition(context: Context) -> _Graph:
+    large, parts = label_parts.division_of(context).large, range(context.n_partitions)
+    inside = np.concatenate([label_parts.components_at(context, b) < large for b in parts])
+    pairs, values = [], []
+    for b in parts:
+        entries, weights = label_parts.weighed_entries(context, b)
+        joins = entries[:, 0] != entries[:, 1]
+        pairs.append(entries[joins])
+        values.append(weights[joins])
+    extra, extra_weights = label_parts.extra_edges(context)
+    i, j = np.concatenate([*pairs, extra]).T
+    users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
+    return _Graph(inside, i, j, np.concatenate([*values, extra_weights]), users)
+
+
+def _found(context: Context, edges: _Graph) -> Found:
+    """Communities of the samples inside."""
+    inside, i, j, weights, users = edges
     params = context.params
     members = np.flatnonzero(inside)
     members = members if users is None else members[np.argsort(users[members])]

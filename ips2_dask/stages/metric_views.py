@@ -123,13 +123,7 @@ def copies_listed(context: Context, distances: Float32) -> dict[str, int]:
 
 def copies_warnings(context: Context, receipts: Sequence[Receipt]) -> list[str]:
     """Warnings of samples at distance 0 of each other, from what the tasks that listed neighbours have counted."""
-    counts = [
-        receipt["facts"]
-        if "crowded" in receipt["facts"]  # not so where an earlier version stored the part
-        else copies_listed(context, np.asarray(context.read("neighbors", b, "distances")))
-        for b, receipt in enumerate(receipts)
-    ]
-    repeated, crowded = (sum(count[name] for count in counts) for name in ("repeated", "crowded"))
+    repeated, crowded = (sum(receipt["facts"][name] for receipt in receipts) for name in ("repeated", "crowded"))
     k, merged, warnings = context.params.n_neighbors, context.params.merges_rows, []
     if repeated and merged:
         warnings.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")

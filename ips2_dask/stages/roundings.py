@@ -95,21 +95,16 @@ class Candidates(abc.ABC, Generic[Labels]):
         return winner, self._labels[winner.rounding, winner.columns]
 
     def _densities(self) -> list[rounding.Candidate]:
-        candidates = []
-        for task, receipt in self._receipts.items():
-            if task.way == "density":
-                share = receipt["facts"]["left_out"]
-                clusters = 0 if share is None else self._c
-                candidates.append(
-                    rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share)
-                )
-        return candidates
+        trees = [(t.columns, r["facts"]["left_out"]) for t, r in self._receipts.items() if t.way == "density"]
+        return [
+            rounding.Candidate("density", d, 0 if share is None else self._c, None, 1.0 if share is None else share)
+            for d, share in trees
+        ]
 
     def _add_kmeans(self, columns: int) -> None:
         labels, clusters = self._partition(columns)
-        one = rounding.Candidate("kmeans", columns, clusters, None, 0.0)
-        self.candidates.append(one)
-        self._add_cut(one, labels)
+        self.candidates.append(rounding.Candidate("kmeans", columns, clusters, None, 0.0))
+        self._add_cut(self.candidates[-1], labels)
 
     def _add_cut(self, one: rounding.Candidate, labels: Labels) -> rounding.Candidate:
         """The candidate with its normalised cut, in its old place among the others."""

@@ -33,12 +33,6 @@ def narrows(context: Context) -> bool:
     return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
-def sub_cell_members(context: Context) -> int:
-    """Members that a sub-cell of a large shard shall have: those that the plan gives a shard where it may."""
-    members = int(SHARD_WORK / (min(context.n_features, SHARD_FEATURES) + 64))
-    return min(max(members, SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
-
-
 def is_divided(context: Context, members: int) -> bool:
     """Whether a shard of so many members is searched in sub-cells.
 
@@ -120,8 +114,10 @@ def _search(context: Context, X: Float32) -> tuple[Int32, Float32, Float32 | Non
     if not is_divided(context, len(X)):
         return _search_at_once(context, X)
     seed = context.params.random_state
+    members = int(SHARD_WORK / (min(context.n_features, SHARD_FEATURES) + 64))  # as the plan gives a shard, if it may
+    members = min(max(members, SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
     places, distances = shards.nearest_in_sub_cells(
-        X, n_listed(context), lambda rows: _search_at_once(context, rows)[:2], sub_cell_members(context), seed
+        X, n_listed(context), lambda rows: _search_at_once(context, rows)[:2], members, seed
     )
     narrow = projection.project(X, seed) if narrows(context) else None
     return places, distances, None if narrow is None else narrow.Z

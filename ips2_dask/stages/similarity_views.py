@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import Part, symmetric_csr
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import metric_views, side_inputs
 from ips2_dask.stages.near import graph_near
-from ips2_dask.stages.views import copies_of
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 
@@ -163,12 +161,6 @@ def row_weights(context: Context) -> AnyArray | None:
     in the graph and in k-means, this is the best in the mean of 13 tables with equal rows (``ips2 bench copies``).
     """
     copies = context.copies()
-    return None if copies is None else np.sqrt(copies.astype(np.float64))
-
-
-def weights_of(context: Context, samples: NDArray[np.integer]) -> Float64 | None:
-    """The `row_weights` of ascending samples alone: (samples,), or None where each is one."""
-    copies = copies_of(context, samples)
     return None if copies is None else np.sqrt(copies.astype(np.float64))
 
 

@@ -17,9 +17,6 @@ from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import Float32, Float64, Int32, Int64
 
-COPIES = "copies-"
-"""Prefix of the parts of stage ``tensor`` in which earlier versions stored how many rows each sample stands for."""
-
 PAIRS_AT_ONCE = 1 << 21
 """Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
 
@@ -156,7 +153,7 @@ def component_division(context: Context) -> components.Division:
     n = context.choices.n_solved(context.params)
 
     def make() -> components.Division:
-        if labels_by_partition(context):
+        if context.choices.vectors == "chunked":
             sizes = np.asarray(context.read("assemble", "whole", "sizes"))
         else:
             label = np.asarray(context.read("assemble", "whole", "components"))
@@ -170,24 +167,11 @@ def component_division(context: Context) -> components.Division:
     return division
 
 
-def labels_by_partition(context: Context) -> bool:
-    """Whether components are stored by partition, as in chunked runs, but for those of earlier versions."""
-    if context.choices.vectors != "chunked":
-        return False
-
-    def look() -> bool:
-        receipt = context.receipt("assemble", "whole")
-        return receipt is not None and "sizes" in receipt["arrays"]
-
-    stored: bool = context.cached("assemble", "labels-by-partition", look, 1)
-    return stored
-
-
 def pair_components(context: Context) -> components.Components:
     """The components of the pairs by samples, divided as `component_division` says: with an array of all samples."""
 
     def make() -> components.Components:
-        if labels_by_partition(context):
+        if context.choices.vectors == "chunked":
             return components_of(context, np.arange(context.m))
         return component_division(context).of(np.asarray(context.read("assemble", "whole", "components")))
 
@@ -201,7 +185,7 @@ def components_of(context: Context, samples: NDArray[np.integer]) -> components.
     division = component_division(context)
     if division.total == 1 or not len(samples):
         return division.of(np.zeros(len(samples), np.int32))
-    if labels_by_partition(context):
+    if context.choices.vectors == "chunked":
         return division.of(context.rows_of("assemble", "components", samples, "components-"))
     divided = pair_components(context)
     return divided._replace(label=divided.label[samples])
@@ -213,9 +197,7 @@ def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.inte
         return None
     if context.rows_by_partition:
         return context.copies_at(samples)
-    if context.choices.vectors == "chunked" and context.receipt("tensor", COPIES + part_name(0)) is not None:
-        return context.rows_of("tensor", "copies", samples, COPIES)
-    copies = context.copies()  # in core, and in chunked runs of earlier versions
+    copies = context.copies()
     return None if copies is None else copies[samples]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
-from ips2_dask import Params, Run, open_run
+from ips2_dask import Params, Run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, compute_part
 from ips2_dask.kernels import components, similarity, tensor
@@ -29,7 +29,7 @@ from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import fuse, views
 from ips2_dask.stages import tensor as tensor_stage
 from ips2_dask.stages.near import centers_of, graph_near, lists_of, store_reverse_lists
-from ips2_dask.stages.similarity_views import read_similarity, row_weights, weights_of
+from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt, content_of
@@ -245,14 +245,6 @@ def test_v_does_not_depend_on_how_many_pairs_are_looked_at_together(
     np.testing.assert_allclose(fuse.high_order(context, 4, pairs), whole, rtol=1e-14, atol=1e-16)
 
 
-def test_weights_of_some_samples_are_those_of_all(undisturbed: Run) -> None:
-    context, samples = undisturbed._context, np.array([0, 3, 3, 24, 25, 131, 389])
-    whole = row_weights(context)
-    assert whole is not None
-    assert set(np.square(whole).round(9)) == {1.0, 2.0, 3.0}
-    np.testing.assert_array_equal(weights_of(context, samples), whole[samples])
-
-
 def test_components_are_those_of_the_pairs(undisturbed: Run) -> None:
     context = undisturbed._context
     N = np.concatenate([context.read("neighbors", b, "indices")[:, :5] for b in range(context.n_partitions)])
@@ -265,20 +257,6 @@ def test_components_are_those_of_the_pairs(undisturbed: Run) -> None:
         assert found[1:] == divided[1:]
     np.testing.assert_array_equal(views.pair_components(context).label, divided.label)
     assert undisturbed.report()["components"] == count
-
-
-def test_components_that_an_earlier_version_stored_whole_are_read(undisturbed: Run, copied: Path) -> None:
-    samples = np.arange(0, 390, 4)
-    expected = views.components_of(undisturbed._context, samples)
-    context = open_run(copied)._context
-    component = context.rows_of("assemble", "components", np.arange(context.m), "components-")
-    for b in range(context.n_partitions):
-        context.store.drop(context.folders["assemble"], f"components-{part_name(b)}")
-    context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
-    context.generation += 1  # nothing from the cache
-    found = views.components_of(context, samples)
-    np.testing.assert_array_equal(found.label, expected.label)
-    assert found[1:] == expected[1:]
 
 
 def test_the_key_of_an_in_core_tensor_is_as_it_was() -> None:
