@@ -49,7 +49,9 @@ WRONG: dict[str, tuple[Callable[[Array], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case not in ("fewer-rows", "text"))) for case in WRONG]
+)
 def test_a_block_that_is_not_what_the_metadata_say_is_named(case: str, dask_executor: DaskExecutor) -> None:
     function, said = WRONG[case]
     for client in (None, dask_executor.client):
@@ -57,6 +59,7 @@ def test_a_block_that_is_not_what_the_metadata_say_is_named(case: str, dask_exec
             run(mapped(function), PARAMS, client=client)
 
 
+@pytest.mark.slow
 def test_new_samples_are_checked_by_block_too(dask_executor: DaskExecutor) -> None:
     fitted = IPS2(3).fit(BY_ROW)
     finished = run(BY_ROW, PARAMS, client=dask_executor.client)
@@ -175,6 +178,7 @@ def test_a_dask_frame_is_the_table_of_the_pandas_frame() -> None:
     assert open_source(in_parts(numbers.reset_index(drop=True))).sample_names is None
 
 
+@pytest.mark.slow
 def test_runs_on_a_dask_frame_are_those_on_the_pandas_frame(dask_executor: DaskExecutor, tmp_path: Path) -> None:
     frame, client = pandas_frame(), dask_executor.client
     expected = run(frame, PARAMS, labels_column="class", features=FEATURES)

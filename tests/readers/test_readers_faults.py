@@ -188,7 +188,14 @@ def test_text_structures_and_dates_are_refused(tmp_path: Path) -> None:
         assert "values of type float" in refused(np.zeros((2, 2), np.longdouble)).found
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if not name.startswith("zarr")])
+ALIKE = ("mat-plain", "mat-sparse", "mtx.gz")
+"""Formats that SciPy reads as others, in a process a file."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in FORMATS if not name.startswith("zarr")],
+)
 def test_a_file_that_was_cut_off_is_refused_when_it_is_opened_or_read(name: str, tmp_path: Path) -> None:
     spec, column, X, _ = written(name, tmp_path)
     path = Path(spec.partition("::")[0])
@@ -242,7 +249,7 @@ def test_a_variable_that_is_not_there_is_named_with_those_that_are(name: str, tm
     assert "X" in fault.allowed
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in FORMATS])
 def test_a_label_column_that_is_not_there_is_named(name: str, tmp_path: Path) -> None:
     spec = written(name, tmp_path)[0]
     assert "'klass'" in refused(spec, labels_column="klass").found

@@ -13,6 +13,8 @@ import scipy.io
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import open_source
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(os.environ.get("IPS2_DATA", "nowhere"))
 
 
