@@ -28,7 +28,7 @@ from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.ingest import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
-from ips2_dask.store.context import Context
+from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float32, Float64, Int32, Int64, Integer
 from ips2_dask.wording import option
 
@@ -125,7 +125,8 @@ def _check_predictable(context: Context) -> None:
         raise BadInput(
             "affinity", found, "heat-knn or gaussian", why, "run it with affinity='heat-knn', and leave similarity out"
         )
-    check_there(context.store)
+    if context.receipt("label", "means" if context.params.clusters_rows else "shares-" + part_name(0)) is None:
+        check_there(context.store)
 
 
 def blocks(context: Context, source: Source, client: Client | None = None) -> Iterator[Predicted]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -12,13 +13,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.kernels.fusion import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers.features import Column, FittedFeatures, TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
+from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import known_labels, pair_rows, side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees, unit
@@ -90,7 +92,8 @@ class Results:
         That of the ends of a random walk on the fused similarity, of `kernels.rounding.WALK` steps from the sample. For
         nearly all samples the largest share is that of their own cluster.
         """
-        return self._context.by_row(label_results.of_all(self._context, "shares"))
+        with self._there():
+            return self._context.by_row(label_results.of_all(self._context, "shares"))
 
     @cached_property
     def left_out(self) -> Bool | None:
@@ -210,9 +213,19 @@ class Results:
 
     def _of_rows(self, name: str) -> AnyArray:
         """Labels, certainty, what a density left out, or the embedding, of each row."""
-        if name == "embedding":
-            return self._context.by_row(np.array(label_results.of_all(self._context, name)))
-        return self._rows_of(label_results.by_row(self._context, name))
+        with self._there():
+            if name == "embedding":
+                return self._context.by_row(np.array(label_results.of_all(self._context, name)))
+            return self._rows_of(label_results.by_row(self._context, name))
+
+    @contextlib.contextmanager
+    def _there(self) -> Iterator[None]:
+        """Say of what is missing within a block that the run is gone, if it is."""
+        try:
+            yield
+        except Damaged:
+            check_there(self._store)
+            raise
 
     def _rows_of(self, values: AnyArray) -> AnyArray:
         """Stored values of each row of the input, restricted to the clustered rows for a `clustered` view."""

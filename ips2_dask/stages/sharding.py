@@ -29,19 +29,10 @@ from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
 from ips2_dask.typing import AnyArray
 
-_batch_bytes = SPLIT_BYTES
-"""Most bytes of a batch of rows in runs of this process, as `limit_batches` has set it."""
-
 MOST_BATCHES = 16
 """Batches of rows that a shard's search reads slices of, at most. Of more batches that a whole stage has, groups of
 about the root of their number are sorted once more, so that a shard reads as many slices as there are groups: of 954
 batches, a billion samples of 64 features, 31, while one in each batch would be a few hundred rows of a 1 MiB chunk."""
-
-
-def limit_batches(limit: int) -> None:
-    """Let the tasks of this process's runs sort batches of at most so many bytes of rows by shard."""
-    global _batch_bytes
-    _batch_bytes = limit
 
 
 def adopted(context: Context, facts: dict[str, Any]) -> Context:
@@ -183,7 +174,7 @@ def _place_shards(context: Context, executor: Executor, report: Report) -> dict[
 def _batches(context: Context) -> list[list[int]]:
     """Ranges of the user's partitions whose rows one task sorts by shard."""
     rows, n = max(context.bounds[1] - context.bounds[0], 1), context.n_partitions
-    each = max(1, _batch_bytes // max(1, 4 * rows * context.n_features))
+    each = max(1, SPLIT_BYTES // max(1, 4 * rows * context.n_features))
     each = min(each, max(1, n // 4))
     return [[first, min(first + each, n)] for first in range(0, n, each)]
 

@@ -99,11 +99,6 @@ cache = Cache()
 """The cache of this process."""
 
 
-def limit_cache(limit: int) -> None:
-    """Let the cache of this process keep so many bytes."""
-    cache.limit = limit
-
-
 _when_given_back: Callable[[], object] | None = None
 
 

@@ -380,7 +380,7 @@ def test_tasks_take_no_names_of_a_wide_table(monkeypatch: pytest.MonkeyPatch) ->
     found = run(_annotated(pd.DataFrame(index=list(map(str, range(40))), columns=names), X), Params(n_clusters=2))
     turned = _annotated(pd.DataFrame(index=list(map(str, range(40))), columns=np.array(names)[order]), X[:, order])
     np.testing.assert_array_equal(found.predict(turned), found.labels)
-    monkeypatch.setattr("ips2_dask.runs.run.MOST_NAMES", 999)
+    monkeypatch.setattr("ips2_dask.runs.predict.MOST_NAMES", 999)
     source = found.open_new(turned)
     held = len(pickle.dumps(source)) - X.data.nbytes - X.indices.nbytes
     assert held < 8 * f + 4_000  # the place of each column
