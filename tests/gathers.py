@@ -74,7 +74,7 @@ BOUNDS = {
     "stages.known_labels.BUCKET_ROWS": 1000,
     "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
-    "stages.sharding._batch_bytes": 2 * 4 * ROWS * FEATURES,
+    "stages.sharding.SPLIT_BYTES": 2 * 4 * ROWS * FEATURES,
     "stages.eigen.RANGE": 2 * ROWS,
     "stages.views.PAIRS_AT_ONCE": 8000,
     "kernels.levels.COARSEST": 60,

@@ -72,7 +72,7 @@ def largest_rows(m: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
 
 @pytest.mark.slow
 def test_no_array_of_a_sharded_graph_grows_with_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "_batch_bytes", 4 * 4 * 200)  # two partitions a batch
+    monkeypatch.setattr(sharding, "SPLIT_BYTES", 4 * 4 * 200)  # two partitions a batch
     monkeypatch.setattr(sharding, "SAMPLE_PER_SHARD", 20)
     monkeypatch.setattr(graph_refinement, "LEAST_RECALL", 1.1)
     monkeypatch.setattr(graph_refinement, "MOST_ROUNDS", 1)
@@ -91,7 +91,7 @@ def test_two_passes_of_sorting_change_no_bit(kind: str, monkeypatch: pytest.Monk
     X = curved_gaussians(900, 6, 3, 1)[0] if kind == "curved" else np.repeat(DATA["integers"](), 4, axis=0)
     params, rows = Params(n_clusters=3, shards=12), max(4, len(X) // 30)
     once = run(X, params, Resources(partition_rows=rows))
-    monkeypatch.setattr(sharding, "_batch_bytes", 1)  # a partition a batch
+    monkeypatch.setattr(sharding, "SPLIT_BYTES", 1)  # a partition a batch
     monkeypatch.setattr(sharding, "MOST_BATCHES", 3)
     twice = run_on(ShuffledExecutor(3), X, params, rows)
     np.testing.assert_array_equal(once._context.order(), twice._context.order())

@@ -78,7 +78,7 @@ def peaks(m: int, stage: str, folder: Path) -> dict[str, int]:
         patch.setattr(cache, "limit", 1 << 20)
         patch.setattr(duplicates, "RANGE_ROWS", 4 * ROWS)
         patch.setattr(shards, "DISTANCE_BYTES", 1 << 18)
-        patch.setattr(sharding, "_batch_bytes", 6 * 4 * ROWS * FEATURES)  # too few for a second pass
+        patch.setattr(sharding, "SPLIT_BYTES", 6 * 4 * ROWS * FEATURES)  # too few for a second pass
         tracemalloc.start()
         try:
             run(
