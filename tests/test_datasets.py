@@ -190,6 +190,7 @@ def test_what_can_not_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         ("wine", "wine/wine.data", b"1,2,3\n", r"content of sha256 .* \(6 bytes\)"),
         ("kddcup", "kddcup99/kddcup.data_10_percent.gz", gzip.compress(b"0,tcp,SF" * 1000)[:30], "broken archive"),
     ],
+    ids=["another", "cut-off"],  # the archive holds the time
 )
 def test_a_file_that_is_another_or_was_cut_off_is_refused(
     name: str, path: str, content: bytes, said: str, tmp_path: Path

@@ -17,7 +17,7 @@ import numpy as np
 from ips2_dask import Params, run
 from ips2_dask.datasets import load
 from ips2_dask.datasets.manifold import curved_gaussians
-from ips2_dask.kernels.neighbors import LEAST_RECALL
+from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan import choices
 from ips2_dask.stages import shard_search, tensor
 from ips2_dask.store.zarr_store import ZarrStore

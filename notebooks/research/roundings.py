@@ -23,7 +23,7 @@ from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import label, roundings
-from ips2_dask.stages.embedding import Affinity
+from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.stages.walk import LocalWalk
 from ips2_dask.typing import Float, Integer
 
@@ -45,7 +45,7 @@ def candidates(finished: Run) -> list[tuple[rounding.Candidate, Integer]]:
     context = finished._context
     tasks = roundings.roundings(context.params, context.m, density.available())
     receipts = {task: context.receipt("label", f"{roundings.PREFIX}{task.part}") for task in tasks}
-    parts = label._Found(context, LocalWalk(context, Affinity(context).matrix), receipts)
+    parts = label._Found(context, LocalWalk(context, read_affinity(context)), receipts)
     parts.candidates = [one for one in parts._densities() if one.clusters]
     for one in list(parts.candidates):
         parts._add_cut(one, parts._spread(one))
@@ -62,7 +62,7 @@ def known_cut(finished: Run, known: Integer) -> float:
         samples = np.zeros(context.m, samples.dtype)
         samples[place[place >= 0]] = known[place >= 0]
     classes, samples = np.unique(samples, return_inverse=True)  # a draw may miss one
-    return rounding.cut_of(Affinity(context).matrix, samples.astype(np.int32), len(classes))
+    return rounding.cut_of(read_affinity(context), samples.astype(np.int32), len(classes))
 
 
 def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
