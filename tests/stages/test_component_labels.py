@@ -42,13 +42,14 @@ def found_of(edges: Array, bounds: list[int], copies: Array | None = None) -> tu
         {name: name for name in ("ingest", "neighbors", "tensor", "fuse", "label")},
     )
     if copies is not None:
-        context.facts["ingest"] = {"bounds": bounds}
+        context.facts["ingest"] = {"bounds": bounds, "row_bounds": bounds}
+    stage, prefix = context._row_parts
     for b in range(context.n_partitions):
         low, high = context.span(b)
         inside = (edges[:, 0] >= low) & (edges[:, 0] < high)
         context.store.write("fuse", part_name(b), {"entries": edges[inside]}, {})
         if copies is not None:
-            context.store.write("tensor", f"copies-{part_name(b)}", {"copies": copies[low:high]}, {})
+            context.store.write(stage, prefix + part_name(b), {"copies": copies[low:high]}, {})
     sizes = label_components(context, SerialExecutor(), Reporter(Progress(), "label"), "label", stored_edges)
     parts = sorted(context.store.parts("label"))
     assert parts == sorted(["contraction", *(f"components-{part_name(b)}" for b in range(context.n_partitions))])
