@@ -1,6 +1,6 @@
 """Every array of some runs is that of ``golden.json``: a change that means to change no result changes none.
 
-``python tests/test_golden_arrays.py`` writes the file. Last bits depend on the processor and on the versions of libraries:
+``python tests/test_golden_arrays.py`` writes the file. Last bits depend on the processor and on versions of libraries:
 elsewhere than on the machine of the file labels alone are compared.
 """
 
