@@ -374,13 +374,9 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 def bench_command(options: argparse.Namespace) -> int:
     """Run a benchmark, all of them, or the paper's experiments."""
     if _is_wheel():
-        raise BadInput(
-            "bench",
-            "an installation from a wheel",
-            "a checkout, installed by `pip install -e .`",
-            "there would be nothing to measure",
-            "clone the repository, and install that",
-        )
+        found, allowed = "an installation from a wheel", "a checkout, installed by `pip install -e .`"
+        otherwise = "there would be nothing to measure"
+        raise BadInput("bench", found, allowed, otherwise, "clone the repository, and install that")
     if options.benchmark == "reproduce":
         from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
 

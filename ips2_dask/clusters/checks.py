@@ -45,13 +45,8 @@ def need(module: str, extra: str, what: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0].replace("_", "-")
-        raise BadInput(
-            what,
-            f"no package {package} that can be imported ({error})",
-            "an installed one",
-            f"{what} would not work",
-            f"run: pip install 'ips2-dask[{extra}]'",
-        ) from error
+        found, otherwise = f"no package {package} that can be imported ({error})", f"{what} would not work"
+        raise BadInput(what, found, "an installed one", otherwise, f"run: pip install 'ips2-dask[{extra}]'") from error
 
 
 class Check(NamedTuple):

@@ -24,13 +24,9 @@ def check_client(client: object) -> None:
     if client is None:
         return
     if not isinstance(client, Client):
-        raise BadInput(
-            "client",
-            repr(client) if isinstance(client, str) else f"an object of {type(client).__name__}",
-            "a distributed.Client",
-            "nobody could be given tasks",
-            "give client=Client(that address or cluster)",
-        )
+        found = repr(client) if isinstance(client, str) else f"an object of {type(client).__name__}"
+        allowed, otherwise = "a distributed.Client", "nobody could be given tasks"
+        raise BadInput("client", found, allowed, otherwise, "give client=Client(that address or cluster)")
     if client.status in ("closing", "closed"):
         raise BadInput(
             "client",

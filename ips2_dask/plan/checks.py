@@ -29,13 +29,8 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
     BadInput
     """
     if m < 2:
-        raise BadInput(
-            name,
-            f"n_samples = {m}",
-            "a minimum of 2 samples",
-            "there would be nothing to compare",
-            "give more than 1 sample",
-        )
+        otherwise = "there would be nothing to compare"
+        raise BadInput(name, f"n_samples = {m}", "a minimum of 2 samples", otherwise, "give more than 1 sample")
     if f < 1:
         raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
     if m >= MAX_INDEX:
@@ -47,53 +42,27 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
             "give fewer samples, such as every second one, and label the others with `ips2 predict`",
         )
     if params.n_components is not None and params.n_components > m:
-        raise BadInput(
-            "n_components",
-            f"{params.n_components} with {m} samples",
-            "at most one a sample",
-            "there would not be as many eigenvectors",
-            f"give n_components={m} or less",
-        )
+        found, otherwise = f"{params.n_components} with {m} samples", "there would not be as many eigenvectors"
+        raise BadInput("n_components", found, "at most one a sample", otherwise, f"give n_components={m} or less")
     if params.n_clusters > m:
-        raise BadInput(
-            "n_clusters",
-            f"{params.n_clusters} with {m} samples",
-            "at most one cluster a sample",
-            "some clusters would be empty",
-            f"give n_clusters={m} or less",
-        )
+        found, allowed = f"{params.n_clusters} with {m} samples", "at most one cluster a sample"
+        raise BadInput("n_clusters", found, allowed, "some clusters would be empty", f"give n_clusters={m} or less")
     if params.n_eigenpairs is not None and params.n_eigenpairs > m:
-        raise BadInput(
-            "n_eigenpairs",
-            f"{params.n_eigenpairs} with {m} samples",
-            "at most one a sample",
-            "there would not be as many",
-            f"give n_eigenpairs={m} or less",
-        )
+        found, allowed = f"{params.n_eigenpairs} with {m} samples", "at most one a sample"
+        raise BadInput("n_eigenpairs", found, allowed, "there would not be as many", f"give n_eigenpairs={m} or less")
     if params.n_neighbors > m:
-        raise BadInput(
-            "n_neighbors",
-            f"{params.n_neighbors} with {m} samples",
-            "at most the number of samples",
-            "a neighbourhood would hold a sample twice",
-            f"give n_neighbors={m} or less",
-        )
+        found, allowed = f"{params.n_neighbors} with {m} samples", "at most the number of samples"
+        otherwise = "a neighbourhood would hold a sample twice"
+        raise BadInput("n_neighbors", found, allowed, otherwise, f"give n_neighbors={m} or less")
     if params.metric == "precomputed" and m != f:
-        raise BadInput(
-            name,
-            f"{m} x {f} values with metric='precomputed'",
-            "a square matrix, samples by samples",
-            "rows of features would be read as distances",
-            "give the distances of all samples, or another metric",
-        )
+        found, allowed = f"{m} x {f} values with metric='precomputed'", "a square matrix, samples by samples"
+        otherwise = "rows of features would be read as distances"
+        raise BadInput(name, found, allowed, otherwise, "give the distances of all samples, or another metric")
     if params.metric == "precomputed" and m > MAX_DISTANCES_SAMPLES:
-        raise BadInput(
-            name,
-            f"distances of {m} samples",
-            f"at most {MAX_DISTANCES_SAMPLES} samples with metric='precomputed'",
-            f"all distances would take {4 * m * m / 2**30:.0f} GiB",
-            "give the samples, and a metric or a knn_graph",
-        )
+        found = f"distances of {m} samples"
+        allowed = f"at most {MAX_DISTANCES_SAMPLES} samples with metric='precomputed'"
+        otherwise = f"all distances would take {4 * m * m / 2**30:.0f} GiB"
+        raise BadInput(name, found, allowed, otherwise, "give the samples, and a metric or a knn_graph")
 
 
 def check_entries(plan: Plan, params: Params) -> None:
@@ -120,13 +89,8 @@ def check_entries(plan: Plan, params: Params) -> None:
     remedy = "give vectors='chunked'"
     if params.tensor == "decomposable":
         remedy = "give fewer samples, or tensor='indecomposable' with vectors='chunked'"
-    raise BadInput(
-        "vectors",
-        f"in core with {count:,} entries of {matrix} at most",
-        f"fewer than {MAX_INDEX:,} in one process",
-        "their numbers, which are int32, would overflow",
-        remedy,
-    )
+    found, allowed = f"in core with {count:,} entries of {matrix} at most", f"fewer than {MAX_INDEX:,} in one process"
+    raise BadInput("vectors", found, allowed, "their numbers, which are int32, would overflow", remedy)
 
 
 _WHO: dict[Role, str] = {"worker": "a worker", "driver": "the driver", "scheduler": "the scheduler"}

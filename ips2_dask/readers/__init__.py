@@ -262,13 +262,8 @@ def _open_named(request: Request) -> Table:
     path, member = _split(name)
     file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
     if member is not None and not file_format.has_members:
-        raise BadInput(
-            name,
-            f"the name {member!r} after '::'",
-            "no name, as a file of this format holds a single table",
-            "it would be ignored",
-            f"leave it out: {path}",
-        )
+        allowed = "no name, as a file of this format holds a single table"
+        raise BadInput(name, f"the name {member!r} after '::'", allowed, "it would be ignored", f"leave it out: {path}")
     table: Table = _function(file_format.opener)(replace(request, path=path, member=member))
     return table
 
@@ -319,13 +314,10 @@ def _local_format(path: str, name: str) -> Format:
         if glob.has_magic(path) and glob.glob(path, recursive=True):
             if _function("records.parts_of")(path):
                 return PARQUET
-            raise BadInput(
-                name,
-                "a pattern of files or folders that are not Parquet",
-                "a pattern of .parquet files, or one file",
-                "files of other formats can't be read as one table",
-                "put their rows into one file, or convert them to Parquet",
-            )
+            found = "a pattern of files or folders that are not Parquet"
+            allowed = "a pattern of .parquet files, or one file"
+            otherwise = "files of other formats can't be read as one table"
+            raise BadInput(name, found, allowed, otherwise, "put their rows into one file, or convert them to Parquet")
         folder = os.path.dirname(os.path.abspath(path))
         raise BadInput(
             name,
@@ -353,13 +345,10 @@ def _local_format(path: str, name: str) -> Format:
         ending = os.path.splitext(path)[1].lower()
         if ending in PICKLES:
             raise pickled(name, f"a pickle ({ending})")
-        raise BadInput(
-            name,
-            f"an unknown format ({ending or 'no ending'})",
-            f"{', '.join(FORMATS)}, and .gz after those of text and .mtx",
-            "its bytes would be guessed at",
-            "convert it, or rename it after what it holds",
-        )
+        found = f"an unknown format ({ending or 'no ending'})"
+        allowed = f"{', '.join(FORMATS)}, and .gz after those of text and .mtx"
+        otherwise = "its bytes would be guessed at"
+        raise BadInput(name, found, allowed, otherwise, "convert it, or rename it after what it holds")
     if file_format == ZARR:
         raise _not_a_file(name, "a file", "the folder of a Zarr array or group")
     if not os.path.isfile(path):
@@ -394,13 +383,8 @@ def _check_readable(path: str, name: str) -> None:
             )
         )
     if empty:
-        raise BadInput(
-            name,
-            "an empty file",
-            "a file with at least one row of numbers",
-            "there would be nothing to cluster",
-            "check that it was written or downloaded whole",
-        )
+        allowed, otherwise = "a file with at least one row of numbers", "there would be nothing to cluster"
+        raise BadInput(name, "an empty file", allowed, otherwise, "check that it was written or downloaded whole")
 
 
 def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:

@@ -400,13 +400,9 @@ def _load_transposed(table: Table) -> Matrix:
 def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return ``shape`` as (rows, columns), or raise ``BadInput`` unless it has two dimensions, none of them empty."""
     if len(shape) != 2:
-        raise BadInput(
-            name,
-            f"an array of {len(shape)} dimension{'s' * (len(shape) != 1)}, shape {shape}",
-            "two dimensions, samples by features",
-            "it would be unclear what a sample is",
-            "reshape it, for instance array.reshape(len(array), -1)",
-        )
+        found = f"an array of {len(shape)} dimension{'s' * (len(shape) != 1)}, shape {shape}"
+        allowed, otherwise = "two dimensions, samples by features", "it would be unclear what a sample is"
+        raise BadInput(name, found, allowed, otherwise, "reshape it, for instance array.reshape(len(array), -1)")
     rows, columns = int(shape[0]), int(shape[1])
     if rows == 0 or columns == 0:
         raise BadInput(
@@ -448,13 +444,9 @@ def check_dtype(name: str, dtype: DType) -> DType:
             "their imaginary parts would be lost",
             "give real and imaginary parts as two columns each, or the absolute values",
         )
-    raise BadInput(
-        name,
-        f"values of type {dtype}",
-        "bool, integers, or floats of at most 64 bits",
-        "they could not be turned into distances",
-        "convert them, for instance with array.astype(np.float64)",
-    )
+    found, allowed = f"values of type {dtype}", "bool, integers, or floats of at most 64 bits"
+    otherwise = "they could not be turned into distances"
+    raise BadInput(name, found, allowed, otherwise, "convert them, for instance with array.astype(np.float64)")
 
 
 def check_block(
@@ -480,13 +472,9 @@ def check_block(
     value = f"{float(block[row, column])!r}{more}"
     if not finite.all():
         raise faults.missing_value(name, where, value)
-    raise BadInput(
-        name,
-        f"{value} at {where}",
-        f"magnitudes up to {LARGEST:.3g}",
-        "differences of such values would overflow float64",
-        "divide the columns by a power of ten, or take their logarithms",
-    )
+    found, allowed = f"{value} at {where}", f"magnitudes up to {LARGEST:.3g}"
+    otherwise = "differences of such values would overflow float64"
+    raise BadInput(name, found, allowed, otherwise, "divide the columns by a power of ten, or take their logarithms")
 
 
 @dataclass
@@ -513,13 +501,9 @@ def neighbor_distances(source: Table) -> Table:
     """
     matrix = source.rows.csr()
     if matrix is None and source.rows.sparse:
-        raise BadInput(
-            source.name,
-            "a Dask array of sparse blocks with metric='precomputed'",
-            "a SciPy matrix, or a file of one",
-            "what is not stored would be read as the distance 0",
-            "give it computed, as array.compute() returns it",
-        )
+        found, allowed = "a Dask array of sparse blocks with metric='precomputed'", "a SciPy matrix, or a file of one"
+        otherwise = "what is not stored would be read as the distance 0"
+        raise BadInput(source.name, found, allowed, otherwise, "give it computed, as array.compute() returns it")
     if matrix is None:
         return source
     graph = _symmetric(matrix, source.name)
@@ -577,13 +561,10 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
     uneven = np.abs(d[again] - d[again - 1]) > np.maximum(SYMMETRIC_TO * np.maximum(d[again], d[again - 1]), slack)
     if uneven.any():
         at = int(again[np.argmax(uneven)])
-        raise BadInput(
-            name,
-            f"{d[at - 1]:g} from sample {low[at]} to {high[at]} and {d[at]:g} back",
-            "one distance for both directions, which may be stored in one alone",
-            "the tensor would have two values for one pair",
-            "give D.maximum(D.T) where both directions mean the same",
-        )
+        found = f"{d[at - 1]:g} from sample {low[at]} to {high[at]} and {d[at]:g} back"
+        asked = "one distance for both directions, which may be stored in one alone"
+        otherwise = "the tensor would have two values for one pair"
+        raise BadInput(name, found, asked, otherwise, "give D.maximum(D.T) where both directions mean the same")
     kept = np.ones(len(d), np.bool_)
     kept[again] = False
     low, high, d = low[kept], high[kept], d[kept]

@@ -54,13 +54,9 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
         problem = f"no column {number}, as there are {n_columns}"
     else:
         problem = f"no column {wanted!r} to take the labels from"
-    raise BadInput(
-        name,
-        problem,
-        f"{numbers}, or a name ({nearest_names(str(wanted), names)})",
-        "the result would be scored against nothing",
-        "correct labels_column (--labels-column), or leave it out",
-    )
+    allowed = f"{numbers}, or a name ({nearest_names(str(wanted), names)})"
+    otherwise = "the result would be scored against nothing"
+    raise BadInput(name, problem, allowed, otherwise, "correct labels_column (--labels-column), or leave it out")
 
 
 def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
@@ -77,13 +73,8 @@ def check_names(name: str, columns: list[str]) -> None:
     """Raise ``BadInput`` if two columns have one name."""
     twice = sorted(column for column, count in Counter(columns).items() if count > 1)
     if twice:
-        raise BadInput(
-            name,
-            f"several columns named {twice[0]!r}",
-            "a name of its own for each column",
-            "one would be read in place of the other",
-            "rename them",
-        )
+        found, allowed = f"several columns named {twice[0]!r}", "a name of its own for each column"
+        raise BadInput(name, found, allowed, "one would be read in place of the other", "rename them")
 
 
 def piece_names(pieces: Callable[[], Iterator[AnyArray]]) -> AnyArray | None:
@@ -124,13 +115,9 @@ def take_label_variable(
     m, f = table.shape
     if count != m:
         hint = ", or give transpose=True (--transpose)" if count == f else ""
-        raise BadInput(
-            table.name,
-            f"{count} labels in {variable!r} for {m} samples",
-            "one label for each sample",
-            "labels and samples would not belong together",
-            f"name the variable that belongs to these samples{hint}",
-        )
+        found, allowed = f"{count} labels in {variable!r} for {m} samples", "one label for each sample"
+        otherwise = "labels and samples would not belong together"
+        raise BadInput(table.name, found, allowed, otherwise, f"name the variable that belongs to these samples{hint}")
     return replace(table, fingerprint=digest(table.fingerprint, "labels in", variable), label_pieces=label_pieces)
 
 
@@ -219,30 +206,18 @@ def select_columns(
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
             if position == label:
-                raise BadInput(
-                    name,
-                    f"{title(position)} in {what} and as the labels_column",
-                    "labels that are no feature",
-                    "the known labels would be clustered",
-                    f"take it out of {what} ({REMEDY[what]})",
-                )
+                found, allowed = f"{title(position)} in {what} and as the labels_column", "labels that are no feature"
+                otherwise = "the known labels would be clustered"
+                raise BadInput(name, found, allowed, otherwise, f"take it out of {what} ({REMEDY[what]})")
             if position in hidden:
-                raise BadInput(
-                    name,
-                    f"{title(position)}, the names of the rows, in {what}",
-                    "columns of values",
-                    "names would be compared as numbers",
-                    f"take it out of {what} ({REMEDY[what]})",
-                )
+                found = f"{title(position)}, the names of the rows, in {what}"
+                otherwise = "names would be compared as numbers"
+                raise BadInput(name, found, "columns of values", otherwise, f"take it out of {what} ({REMEDY[what]})")
     both = sorted(dropped & set(positions_of["columns"]))
     if both:
-        raise BadInput(
-            name,
-            f"{title(both[0])} both in columns and in drop_columns",
-            "a column in one of them",
-            "it would be unclear whether it is a feature",
-            "take it out of columns (--columns) or drop_columns",
-        )
+        found, allowed = f"{title(both[0])} both in columns and in drop_columns", "a column in one of them"
+        otherwise = "it would be unclear whether it is a feature"
+        raise BadInput(name, found, allowed, otherwise, "take it out of columns (--columns) or drop_columns")
     lost = sorted(one_hot & dropped)
     if lost:
         raise BadInput(
@@ -264,13 +239,9 @@ def select_columns(
         )
     selected = sorted(wanted - dropped - {label, *hidden})
     if not selected:
-        raise BadInput(
-            name,
-            f"all {n_columns} columns dropped",
-            "at least one column that is a feature",
-            "there would be nothing to cluster",
-            "drop fewer columns (drop_columns, --drop-columns)",
-        )
+        found, allowed = f"all {n_columns} columns dropped", "at least one column that is a feature"
+        otherwise = "there would be nothing to cluster"
+        raise BadInput(name, found, allowed, otherwise, "drop fewer columns (drop_columns, --drop-columns)")
     return Chosen(names, n_columns, label, tuple(selected), tuple(sorted(one_hot)), features)
 
 
@@ -491,13 +462,9 @@ class CategorySet:
                 values = {number for number in numbers if number is not None}
         lacking = (None,) if self._lacking and self._missing == "median" else ()
         if not values and not lacking:
-            raise BadInput(
-                self._name,
-                f"no value in {self._title}",
-                "a value in some rows",
-                "there would be no category",
-                "drop the column (drop_columns, --drop-columns)",
-            )
+            found, allowed = f"no value in {self._title}", "a value in some rows"
+            otherwise = "there would be no category"
+            raise BadInput(self._name, found, allowed, otherwise, "drop the column (drop_columns, --drop-columns)")
         return (*sorted(values), *lacking)
 
 
@@ -650,22 +617,14 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
         for place, title in zip(own, table.feature_names, strict=True):
             names[place] = title
     if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
-        raise BadInput(
-            table.name,
-            "a table without text",
-            "one with the text columns that the run encoded (one_hot)",
-            "their categories would be unknown",
-            "give a table of text, a Parquet file or a data frame",
-        )
+        found, allowed = "a table without text", "one with the text columns that the run encoded (one_hot)"
+        otherwise = "their categories would be unknown"
+        raise BadInput(table.name, found, allowed, otherwise, "give a table of text, a Parquet file or a data frame")
     chosen = choose(table.name, features, names, n_columns, label)
     if features.one_hot and table.rows.sparse:
-        raise BadInput(
-            table.name,
-            "a sparse matrix with one_hot (--one-hot)",
-            "a dense table of numbers or text",
-            "nearly all of its values would be one category",
-            "leave one_hot out, or give the categories beside others",
-        )
+        found, allowed = "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text"
+        otherwise = "nearly all of its values would be one category"
+        raise BadInput(table.name, found, allowed, otherwise, "leave one_hot out, or give the categories beside others")
     place_of = {place: position for position, place in enumerate(own)}
     category_sets = chosen.category_sets(table.name)
     if category_sets:

@@ -74,22 +74,14 @@ def open_dask_array(
         )
     dtype = np.dtype(np.float64) if array.dtype == object else check_dtype(NAME, np.dtype(array.dtype))
     if any(math.isnan(n) for n in array.shape):
-        raise BadInput(
-            NAME,
-            f"chunks of unknown length (shape {array.shape})",
-            "chunks whose lengths are known",
-            "its rows could not be shared out",
-            "call array.compute_chunk_sizes() first",
-        )
+        found, allowed = f"chunks of unknown length (shape {array.shape})", "chunks whose lengths are known"
+        otherwise = "its rows could not be shared out"
+        raise BadInput(NAME, found, allowed, otherwise, "call array.compute_chunk_sizes() first")
     check_shape(NAME, array.shape)
     if features is not None and features.one_hot:  # to collect categories the graph would be computed once more
-        raise BadInput(
-            NAME,
-            "one_hot with a Dask array",
-            "an array whose categories are encoded already",
-            "its whole graph would be computed once more, to find them",
-            "encode it first, or store it as .zarr",
-        )
+        allowed = "an array whose categories are encoded already"
+        otherwise = "its whole graph would be computed once more, to find them"
+        raise BadInput(NAME, "one_hot with a Dask array", allowed, otherwise, "encode it first, or store it as .zarr")
     checked = array.map_blocks(_as_block, dtype=dtype, meta=np.empty((0, 0), dtype))
     array, checked = (array.T, checked.T) if transpose else (array, checked)
     n_columns = int(array.shape[1])
@@ -188,13 +180,8 @@ def _checked_block(block: AnyArray, block_info: Any, name: str, remedy: str) -> 
     shape = tuple(stop - start for start, stop in block_info[None]["array-location"])
     dtype = block_info[None]["dtype"]
     if block.shape != shape:
-        raise BadInput(
-            name,
-            f"the shape {block.shape}",
-            f"{shape}, as the metadata say",
-            "rows or columns would be lost or be taken for others",
-            remedy,
-        )
+        otherwise = "rows or columns would be lost or be taken for others"
+        raise BadInput(name, f"the shape {block.shape}", f"{shape}, as the metadata say", otherwise, remedy)
     block = as_numbers(block, name) if block.dtype == object else block
     check_dtype(name, block.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -215,13 +202,10 @@ def _compute(array: da.Array) -> AnyArray:
     from distributed.client import futures_of  # noqa: PLC0415  as above
 
     if futures_of(array):
-        raise BadInput(
-            NAME,
-            "blocks that are persisted on a cluster",
-            "blocks that this process can compute, or the client of that cluster",
-            "they would have to be pulled into this process",
-            "give client=, as in IPS2(client=client)",
-        )
+        found = "blocks that are persisted on a cluster"
+        allowed = "blocks that this process can compute, or the client of that cluster"
+        otherwise = "they would have to be pulled into this process"
+        raise BadInput(NAME, found, allowed, otherwise, "give client=, as in IPS2(client=client)")
     block: AnyArray = array.compute(scheduler="synchronous")
     return block
 

@@ -78,13 +78,9 @@ class Features:
                 object.__setattr__(self, name, _items(name, value))
         check_word("missing", self.missing, MISSING)
         if self.columns == ():
-            raise BadInput(
-                "columns",
-                "an empty list",
-                "at least one column, or None for all",
-                "there would be no feature",
-                "name a column, or leave columns (--columns) out",
-            )
+            found, allowed = "an empty list", "at least one column, or None for all"
+            otherwise = "there would be no feature"
+            raise BadInput("columns", found, allowed, otherwise, "name a column, or leave columns (--columns) out")
 
     @property
     def is_default(self) -> bool:
@@ -207,21 +203,13 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
     try:
         entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
     except csv.Error:
-        raise BadInput(
-            name,
-            f"a quote that does not end, or a text after it, in {text!r}",
-            "quotes around whole names, as in '\"a, b\",c'",
-            "it would be unclear where a name ends",
-            "correct the quotes",
-        ) from None
+        found = f"a quote that does not end, or a text after it, in {text!r}"
+        allowed = "quotes around whole names, as in '\"a, b\",c'"
+        raise BadInput(name, found, allowed, "it would be unclear where a name ends", "correct the quotes") from None
     if not entries or "" in entries:
-        raise BadInput(
-            name,
-            f"an empty entry in {text!r}",
-            "names, numbers and ranges divided by commas, such as A,B,5,7-20",
-            "it would be unclear which column is meant",
-            "take the superfluous comma out",
-        )
+        allowed = "names, numbers and ranges divided by commas, such as A,B,5,7-20"
+        otherwise = "it would be unclear which column is meant"
+        raise BadInput(name, f"an empty entry in {text!r}", allowed, otherwise, "take the superfluous comma out")
     return tuple(entries)
 
 
@@ -330,22 +318,14 @@ class TextFormat:
         for name, others in (("thousands", ("decimal",)), ("comment", ("delimiter", "decimal", "thousands"))):
             for other in others:
                 if getattr(self, name) is not None and getattr(self, name) == getattr(self, other):
-                    raise BadInput(
-                        name,
-                        f"{getattr(self, name)!r}, which is {other}, too",
-                        "a character of its own",
-                        "it would be unclear what it means",
-                        f"change {name} or {other}",
-                    )
+                    found = f"{getattr(self, name)!r}, which is {other}, too"
+                    otherwise = "it would be unclear what it means"
+                    raise BadInput(name, found, "a character of its own", otherwise, f"change {name} or {other}")
         object.__setattr__(self, "encoding", _encoding(self.encoding))
         if isinstance(self.skip_lines, bool) or not isinstance(self.skip_lines, int) or self.skip_lines < 0:
-            raise BadInput(
-                "skip_lines",
-                repr(self.skip_lines),
-                "a whole number of lines, from 0",
-                "it would be unclear where the table begins",
-                "give skip_lines=1 (--skip-lines 1), for instance",
-            )
+            found, allowed = repr(self.skip_lines), "a whole number of lines, from 0"
+            otherwise = "it would be unclear where the table begins"
+            raise BadInput("skip_lines", found, allowed, otherwise, "give skip_lines=1 (--skip-lines 1), for instance")
 
     @property
     def given(self) -> dict[str, object]:
@@ -365,13 +345,9 @@ def _check_mark(name: str, mark: str | None) -> None:
     blank = mark == " " or (name == "delimiter" and mark == "\t") or (name == "thousands" and mark == "\xa0")
     allowed = blank or (isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark.isprintable())
     if not allowed or mark.isalnum() or mark in '"+-' or (name == "comment" and mark == " "):
-        raise BadInput(
-            name,
-            repr(mark),
-            "a single ASCII character that is no letter, digit, quote, plus or minus",
-            "fields could not be told from one another",
-            "give another one, or leave it out",
-        )
+        asked = "a single ASCII character that is no letter, digit, quote, plus or minus"
+        otherwise = "fields could not be told from one another"
+        raise BadInput(name, repr(mark), asked, otherwise, "give another one, or leave it out")
 
 
 def _encoding(name: str) -> str:

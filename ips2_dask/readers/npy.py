@@ -255,13 +255,10 @@ def _member_table(archive: zipfile.ZipFile, request: base.Request, stamp: base.F
     shape, dtype = base.check_shape(request.name, layout.shape), base.check_dtype(request.name, layout.dtype)
     entry = archive.NameToInfo.get(member + ".npy") or archive.getinfo(member)
     if layout.offset + layout.n_bytes > entry.file_size:
-        raise BadInput(
-            request.name,
-            f"{entry.file_size} bytes in {member!r}",
-            f"at least {layout.offset + layout.n_bytes}, by its header (shape {shape}, {layout.dtype})",
-            "the last rows would be missing",
-            "write or download the archive again",
-        )
+        found = f"{entry.file_size} bytes in {member!r}"
+        allowed = f"at least {layout.offset + layout.n_bytes}, by its header (shape {shape}, {layout.dtype})"
+        otherwise = "the last rows would be missing"
+        raise BadInput(request.name, found, allowed, otherwise, "write or download the archive again")
     if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
         return _stored_table(request, stamp, layout, entry)
     if layout.fortran:  # its columns are in order, not its rows

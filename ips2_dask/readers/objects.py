@@ -97,13 +97,9 @@ def as_numbers(values: AnyArray, name: str) -> Float64:
         try:
             numbers[place] = float(value)
         except (OverflowError, ValueError):
-            raise BadInput(
-                name,
-                f"{' '.join(repr(value).split())[:40]} {where}",
-                "numbers that are a float64",
-                "differences of such values would overflow float64",
-                "divide the columns by a power of ten",
-            ) from None
+            found, allowed = f"{' '.join(repr(value).split())[:40]} {where}", "numbers that are a float64"
+            otherwise = "differences of such values would overflow float64"
+            raise BadInput(name, found, allowed, otherwise, "divide the columns by a power of ten") from None
     return numbers
 
 
@@ -133,13 +129,9 @@ def _check_rectangle(rows: Sequence[Any], name: str) -> None:
     if uneven:
         row = uneven[0]
         count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
-        raise BadInput(
-            name,
-            f"{count} in row {row}",
-            f"as many in every row as in the first ({lengths[0]})",
-            "it would be unclear which feature a value belongs to",
-            "fill or drop that row",
-        )
+        allowed = f"as many in every row as in the first ({lengths[0]})"
+        otherwise = "it would be unclear which feature a value belongs to"
+        raise BadInput(name, f"{count} in row {row}", allowed, otherwise, "fill or drop that row")
     for row, values in enumerate(rows):
         for column, value in enumerate(values if lengths[row] is not None else ()):
             if isinstance(value, str | bytes):
@@ -154,13 +146,9 @@ def refuse_masked(values: Any, name: str) -> None:
     if count:
         number, mask = next((number, mask) for number, mask in enumerate(masks) if mask.any())
         where = (*([number] if rows else []), *(int(index) for index in np.argwhere(mask)[0]))
-        raise BadInput(
-            name,
-            f"{count} masked values, the first at {where}",
-            "an array without masked values",
-            "what is under the mask would be clustered as if it were data",
-            "fill them in with array.filled(value), or drop these rows",
-        )
+        found, allowed = f"{count} masked values, the first at {where}", "an array without masked values"
+        otherwise = "what is under the mask would be clustered as if it were data"
+        raise BadInput(name, found, allowed, otherwise, "fill them in with array.filled(value), or drop these rows")
 
 
 FRAME_NAME = "the data frame given"
@@ -320,13 +308,8 @@ def open_anndata(
     matrix = adata.X if part == "X" else getattr(adata, part)[key]
     name = ANNDATA_NAME if part == "X" else f"{part}[{key!r}] of {ANNDATA_NAME}"
     if matrix is None:
-        raise BadInput(
-            ANNDATA_NAME,
-            "no X",
-            "an AnnData with X",
-            "there would be nothing to cluster",
-            "give one of its matrices, such as adata.obsm['X_pca']",
-        )
+        found, allowed, otherwise = "no X", "an AnnData with X", "there would be nothing to cluster"
+        raise BadInput(ANNDATA_NAME, found, allowed, otherwise, "give one of its matrices, such as adata.obsm['X_pca']")
     table = open_matrix(matrix)
     return replace(_described(table, adata, labels_column, transpose, part != "obsm"), name=name)
 
@@ -334,25 +317,16 @@ def open_anndata(
 def _matrix_of(adata: Any, transpose: bool, use_rep: str | None, layer: str | None) -> tuple[str, str]:
     """Return where the matrix is, ``X``, ``obsm`` or ``layers``, and its key there."""
     if use_rep is not None and layer is not None:
-        raise BadInput(
-            "layer",
-            f"{layer!r} with use_rep={use_rep!r}",
-            "one of the two",
-            "it would be unclear what is clustered",
-            "leave one of them out",
-        )
+        found, allowed = f"{layer!r} with use_rep={use_rep!r}", "one of the two"
+        raise BadInput("layer", found, allowed, "it would be unclear what is clustered", "leave one of them out")
     if layer is not None or use_rep not in (None, "X"):
         part, key, name = ("layers", layer, "layer") if layer is not None else ("obsm", use_rep, "use_rep")
         there = list(getattr(adata, part, {}).keys())
         if key not in there:
             keys = ["X", *there] if part == "obsm" else there
-            raise BadInput(
-                name,
-                repr(key),
-                ", ".join(map(repr, keys)) or f"none, as {part} is empty",
-                "there would be nothing to cluster",
-                "name one of them, or compute it first",
-            )
+            allowed = ", ".join(map(repr, keys)) or f"none, as {part} is empty"
+            otherwise = "there would be nothing to cluster"
+            raise BadInput(name, repr(key), allowed, otherwise, "name one of them, or compute it first")
         return part, str(key)
     if use_rep is None and not transpose and REPRESENTATION in adata.obsm:
         return "obsm", REPRESENTATION

@@ -392,13 +392,9 @@ def _check_types(source: Batches, columns: list[_ArrowColumn], gaps: bool) -> No
     kinds = {column.title: _type_of(source.schema, column) for column in columns}
     bare = [title for title, kind in kinds.items() if pa.types.is_null(kind)]
     if bare and not gaps:
-        raise BadInput(
-            source.name,
-            f"no value in the columns {faults.listing([repr(title) for title in bare])}",
-            "a value in some rows of each column",
-            "every distance would be undefined",
-            "drop these columns (drop_columns, --drop-columns)",
-        )
+        seen = f"no value in the columns {faults.listing([repr(title) for title in bare])}"
+        allowed, otherwise = "a value in some rows of each column", "every distance would be undefined"
+        raise BadInput(source.name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
     other = [title for title, kind in kinds.items() if number_type(kind) is None]
     if not other:
         return

@@ -208,13 +208,8 @@ def _mat73_table(tree: Hdf5Tree, file: h5py.File, node: Node, transpose: bool) -
         what = f"of MATLAB's class {_class(node) or 'struct'}"
         raise faults.textual(tree.name, f"{node.name!r} {what}, which is no matrix of numbers")
     if tree.find(file, f"{node.name}/data") is None:
-        raise BadInput(
-            tree.name,
-            f"no entries in the sparse matrix {node.name!r}",
-            "at least one value that is not zero",
-            "all samples would be equal",
-            "check that it is the right variable",
-        )
+        found, allowed = f"no entries in the sparse matrix {node.name!r}", "at least one value that is not zero"
+        raise BadInput(tree.name, found, allowed, "all samples would be equal", "check that it is the right variable")
     parts = (f"{node.name}/data", f"{node.name}/ir", f"{node.name}/jc")
     shape = int(node.attrs["MATLAB_sparse"]), len(tree.array(file, parts[2])) - 1
     matrix = Compressed(parts, shape, by_row=False)

@@ -347,13 +347,9 @@ def _check_quotes(data: bytes, layout: Layout, name: str, first_line: int) -> No
     for row in layout.row.finditer(data):
         if row.start(1) >= 0 or row.start(2) >= 0:
             line = first_line + _n_lines(data[: row.start()])
-            raise BadInput(
-                name,
-                f"a quote that does not end, in the row that begins in line {line}",
-                "quotes in pairs",
-                "all rows below would be part of one field",
-                "take that quote out, or end it",
-            )
+            found = f"a quote that does not end, in the row that begins in line {line}"
+            otherwise = "all rows below would be part of one field"
+            raise BadInput(name, found, "quotes in pairs", otherwise, "take that quote out, or end it")
 
 
 def _without_comments(data: bytes, layout: Layout) -> bytes:
@@ -537,13 +533,9 @@ def _check_marks(categories: tuple[Category, ...], layout: Layout, column: int, 
         "" if None in spellings or layout.text.given.keys() & {"thousands", "decimal"} else _number_format(spellings)
     )
     if "thousands" in settings:
-        raise BadInput(
-            name,
-            f"numbers such as {words[0]!r} in {layout.title(column)}, a column of one_hot (--one-hot)",
-            "categories, or numbers without marks between thousands",
-            "each value would be a feature",
-            f"{settings}, and leave the column out of one_hot (--one-hot)",
-        )
+        found = f"numbers such as {words[0]!r} in {layout.title(column)}, a column of one_hot (--one-hot)"
+        allowed, otherwise = "categories, or numbers without marks between thousands", "each value would be a feature"
+        raise BadInput(name, found, allowed, otherwise, f"{settings}, and leave the column out of one_hot (--one-hot)")
 
 
 def _ragged_row(name: str, line: int, fields: list[str], layout: Layout) -> BadInput:

@@ -108,13 +108,9 @@ def _refuse_inner(tree: Tree, root: Node) -> None:
     there = set(groups)
     inner = [path for path in groups if f"{path}/obs" in there and _is_anndata(tree, root, path)]
     if inner:
-        raise BadInput(
-            tree.name,
-            f"no matrix of its own, but an AnnData in {faults.listing(inner)}",
-            "one that is named",
-            "another array than its cells might be clustered",
-            f"name it after '::', as in file::{inner[0]}",
-        )
+        found = f"no matrix of its own, but an AnnData in {faults.listing(inner)}"
+        otherwise = "another array than its cells might be clustered"
+        raise BadInput(tree.name, found, "one that is named", otherwise, f"name it after '::', as in file::{inner[0]}")
 
 
 def _open_part(tree: Tree, root: Node, place: str, part: str, request: Request) -> Table:
@@ -310,13 +306,9 @@ def _column(tree: Tree, root: Node, path: str) -> tuple[str, Node, str]:
     for kind, part, other in (("categorical", "codes", "categories"), ("nullable", "values", "mask")):
         if {part, other} <= set(node):
             return kind, tree.array(root, f"{path}/{part}"), f"{path}/{part}"
-    raise BadInput(
-        tree.name,
-        f"{path!r} with the encoding {_encoding(node)!r}",
-        "a plain, categorical or nullable column",
-        "its values could not be read",
-        "write the file again with a recent anndata",
-    )
+    found, allowed = f"{path!r} with the encoding {_encoding(node)!r}", "a plain, categorical or nullable column"
+    otherwise = "its values could not be read"
+    raise BadInput(tree.name, found, allowed, otherwise, "write the file again with a recent anndata")
 
 
 def _decode(codes: AnyArray, categories: AnyArray) -> AnyArray:

@@ -126,13 +126,8 @@ class Tree:
         """Return the table of the array at ``path``."""
         array = self.array(root, path)
         if array.shape is None:
-            raise BadInput(
-                self.name,
-                f"an empty dataset, {path!r}",
-                "a matrix of numbers",
-                "there would be nothing to cluster",
-                "name another dataset",
-            )
+            found, allowed = f"an empty dataset, {path!r}", "a matrix of numbers"
+            raise BadInput(self.name, found, allowed, "there would be nothing to cluster", "name another dataset")
         shape, dtype = base.check_shape(self.name, array.shape), base.check_dtype(self.name, np.dtype(array.dtype))
         m, f = shape[::-1] if transpose else shape
         chunks = getattr(array, "shards", None) or array.chunks or (1, 1)  # a shard is one object of the store
@@ -264,13 +259,9 @@ def _check_compressed(name: str, matrix: Compressed, values: Node, indices: Node
     fits = one_dimensional and integers and indptr.shape[0] == major + 1 and values.shape == indices.shape
     last = int(indptr[-1]) if fits else 0
     if not fits or last > values.shape[0]:
-        raise BadInput(
-            name,
-            f"a sparse matrix whose arrays have the shapes {values.shape}, {indices.shape} and {indptr.shape}",
-            f"{major + 1} pointers, and as many indices as values",
-            "its entries could not be placed",
-            "write the matrix again",
-        )
+        found = f"a sparse matrix whose arrays have the shapes {values.shape}, {indices.shape} and {indptr.shape}"
+        allowed = f"{major + 1} pointers, and as many indices as values"
+        raise BadInput(name, found, allowed, "its entries could not be placed", "write the matrix again")
 
 
 def _load_compressed(tree: Tree, matrix: Compressed) -> base.Matrix:

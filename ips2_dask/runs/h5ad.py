@@ -49,13 +49,9 @@ def check_key(key: object) -> None:
     """Raise ``BadInput`` for a key that an AnnData could not keep in a file, or that would hide what it keeps there."""
     if isinstance(key, str) and key.isprintable() and re.fullmatch(r"(?!__|_index$|\.*$)[^/]+", key):
         return
-    raise BadInput(
-        "key_added",
-        repr(key),
-        "a printable name without a slash, that is not '_index', not dots alone, and does not begin with '__'",
-        "a file with such names could not be read back",
-        "give a name such as 'ips2'",
-    )
+    allowed = "a printable name without a slash, that is not '_index', not dots alone, and does not begin with '__'"
+    otherwise = "a file with such names could not be read back"
+    raise BadInput("key_added", repr(key), allowed, otherwise, "give a name such as 'ips2'")
 
 
 def names_of(key: str) -> list[str]:
@@ -76,13 +72,8 @@ def own_results(thing: str, key: str, there: Collection[str], written: Iterable[
     earlier = {str(name) for name in written}
     others = [f"{part}[{name!r}]" for part, _, name in (name.partition("/") for name in taken if name not in earlier)]
     if others:
-        raise BadInput(
-            thing,
-            f"{', '.join(others)} already there, which no earlier call wrote by the key {key!r}",
-            "names that are free",
-            "it would be replaced",
-            remedy,
-        )
+        found = f"{', '.join(others)} already there, which no earlier call wrote by the key {key!r}"
+        raise BadInput(thing, found, "names that are free", "it would be replaced", remedy)
     return taken
 
 
@@ -91,13 +82,8 @@ def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
     origin, old = _origin(run) if source is None else Path(source), []
     if origin is not None:
         if not origin.is_file():
-            raise BadInput(
-                str(origin),
-                "no such file",
-                "the .h5ad that was clustered",
-                "there would be nothing to copy",
-                "check the path, or leave --input out",
-            )
+            allowed, otherwise = "the .h5ad that was clustered", "there would be nothing to copy"
+            raise BadInput(str(origin), "no such file", allowed, otherwise, "check the path, or leave --input out")
         with faults.reading(str(origin)), h5py.File(origin, "r") as file:
             _check_samples(file, run, str(origin))
             old = old_results(file, str(origin), KEY, REMEDY)
@@ -149,13 +135,9 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
     """Raise ``BadInput`` where the samples of a file are not the run's, by their number and names, block by block."""
     frame, m = file.get("obs"), run.n_rows
     if not isinstance(frame, h5py.Group):
-        raise BadInput(
-            name,
-            "an obs that is no group",
-            "the .h5ad of anndata 0.7 or later",
-            "labels could not be added to it",
-            "write the file again with a recent anndata",
-        )
+        found, allowed = "an obs that is no group", "the .h5ad of anndata 0.7 or later"
+        otherwise = "labels could not be added to it"
+        raise BadInput(name, found, allowed, otherwise, "write the file again with a recent anndata")
     index = frame[frame.attrs.get("_index", "_index")]
     text = index.asstr() if h5py.check_string_dtype(index.dtype) else index
     actual = f"{len(index)} samples" if len(index) != m else ""
@@ -165,13 +147,9 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
         if names is not None and not np.array_equal(text[low:high].astype(np.str_), names):
             actual = "samples of other names"
     if actual:
-        raise BadInput(
-            name,
-            actual,
-            f"the {m} samples that were clustered, in their order",
-            "labels would be written beside other samples",
-            "give the .h5ad that was the run's input",
-        )
+        allowed = f"the {m} samples that were clustered, in their order"
+        otherwise = "labels would be written beside other samples"
+        raise BadInput(name, actual, allowed, otherwise, "give the .h5ad that was the run's input")
 
 
 def _make_anndata(file: h5py.File, run: Run) -> None:

@@ -116,24 +116,16 @@ def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int]
     if METRICS[metric].rows == "root shares":
         bad = np.flatnonzero((rows < 0).any(axis=1))
         if len(bad):
-            raise BadInput(
-                name,
-                f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}",
-                "values of at least 0",
-                "a negative share of a row's sum has no square root",
-                "use metric='euclidean'",
-            )
+            found = f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}"
+            otherwise = "a negative share of a row's sum has no square root"
+            raise BadInput(name, found, "values of at least 0", otherwise, "use metric='euclidean'")
     bad = np.flatnonzero(kernel.directionless(rows, metric))
     if len(bad):
         centred = METRICS[metric].rows == "centred unit"
         values = "the same value in every column" if centred else "nothing but zeros"
-        raise BadInput(
-            name,
-            f"{values} in row {numbers[bad[0]]}",
-            "rows that vary" if centred else "rows that are not zero",
-            f"its {metric} with any other would be 0 / 0",
-            "drop such rows, or use metric='euclidean'",
-        )
+        found, allowed = f"{values} in row {numbers[bad[0]]}", "rows that vary" if centred else "rows that are not zero"
+        otherwise = f"its {metric} with any other would be 0 / 0"
+        raise BadInput(name, found, allowed, otherwise, "drop such rows, or use metric='euclidean'")
 
 
 def _scales_first(context: Context) -> bool:

@@ -94,13 +94,9 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
         column = numeric[int(np.argmin(present))]
         source = context.facts["ingest"]["source"]
         named = f" ({source['feature_names'][column]!r})" if source["feature_names"] else ""
-        raise BadInput(
-            source["name"],
-            f"no value in column {column}{named}",
-            "a value in some rows of each column",
-            "there would be no median to take",
-            "drop the column (drop_columns, --drop-columns)",
-        )
+        found, allowed = f"no value in column {column}{named}", "a value in some rows of each column"
+        otherwise = "there would be no median to take"
+        raise BadInput(source["name"], found, allowed, otherwise, "drop the column (drop_columns, --drop-columns)")
     search = ingest.Medians(present)
     for step in range(len(ingest.MEDIAN_SHIFTS) if numeric else 0):
         prefix = f"counts{step}-"

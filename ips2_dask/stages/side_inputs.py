@@ -70,21 +70,13 @@ def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) ->
 
 def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
     if params.affinity == "precomputed" and similarity is None:
-        raise BadInput(
-            "similarity",
-            "none with affinity='precomputed'",
-            "the (m, m) similarity beside the samples",
-            "there would be no S, and the tensor needs the distances that S alone does not have",
-            "give the samples as the input and similarity=S",
-        )
+        found, allowed = "none with affinity='precomputed'", "the (m, m) similarity beside the samples"
+        otherwise = "there would be no S, and the tensor needs the distances that S alone does not have"
+        raise BadInput("similarity", found, allowed, otherwise, "give the samples as the input and similarity=S")
     if params.affinity != "precomputed" and similarity is not None:
-        raise BadInput(
-            "similarity",
-            f"a matrix with affinity={params.affinity!r}",
-            "one with affinity='precomputed'",
-            "it would be ignored",
-            "give affinity='precomputed', or leave similarity out",
-        )
+        found, allowed = f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'"
+        otherwise = "it would be ignored"
+        raise BadInput("similarity", found, allowed, otherwise, "give affinity='precomputed', or leave similarity out")
     if knn_graph is not None and METRICS[params.metric].precomputed:
         raise BadInput(
             "knn_graph",
@@ -94,13 +86,8 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
             "leave it out, or give the samples and the metric that measures them",
         )
     if knn_graph is not None and params.graph != "auto":
-        raise BadInput(
-            "knn_graph",
-            f"a graph with graph={params.graph!r}",
-            "graph='auto'",
-            "the neighbours would be both given and searched",
-            "leave graph out",
-        )
+        found, otherwise = f"a graph with graph={params.graph!r}", "the neighbours would be both given and searched"
+        raise BadInput("knn_graph", found, "graph='auto'", otherwise, "leave graph out")
 
 
 def _matrix(spec: Any, name: str, m: int) -> Matrix:
@@ -114,13 +101,9 @@ def _matrix(spec: Any, name: str, m: int) -> Matrix:
             _check_dense(name, table.shape)
             matrix = np.concatenate(list(table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))))
     if matrix.shape != (m, m):
-        raise BadInput(
-            name,
-            f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}",
-            f"one of {m} x {m}, as there are {m} samples",
-            "its rows would belong to no sample",
-            "give the matrix of these samples, in their order",
-        )
+        found = f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}"
+        allowed, otherwise = f"one of {m} x {m}, as there are {m} samples", "its rows would belong to no sample"
+        raise BadInput(name, found, allowed, otherwise, "give the matrix of these samples, in their order")
     return matrix
 
 
@@ -142,23 +125,15 @@ def _similarity(S: Matrix) -> Matrix:
         defect = (
             "no entry above 0" if values.size == 0 or not values.any() else "an entry that is negative or not finite"
         )
-        raise BadInput(
-            "similarity",
-            defect,
-            "finite entries of at least 0, some of them above it",
-            "a degree would be zero or have no root",
-            "give a similarity, such as exp(-distance)",
-        )
+        allowed = "finite entries of at least 0, some of them above it"
+        otherwise = "a degree would be zero or have no root"
+        raise BadInput("similarity", defect, allowed, otherwise, "give a similarity, such as exp(-distance)")
     S = sparse.csr_array(S, dtype=np.float64) if is_sparse(S) else values
     mirror = sparse.csr_array(S.T) if is_sparse(S) else S.T
     if abs(S - mirror).max() > SYMMETRIC_TO * values.max():
-        raise BadInput(
-            "similarity",
-            f"two directions that differ by {abs(S - mirror).max():.3g}",
-            "a symmetric matrix",
-            "the fused similarity would not be one",
-            "give (S + S.T) / 2, or the larger of both",
-        )
+        found, allowed = f"two directions that differ by {abs(S - mirror).max():.3g}", "a symmetric matrix"
+        otherwise = "the fused similarity would not be one"
+        raise BadInput("similarity", found, allowed, otherwise, "give (S + S.T) / 2, or the larger of both")
     S = (S + mirror) / 2
     if is_sparse(S):
         S.sum_duplicates()
@@ -178,13 +153,9 @@ def _graph(graph: Matrix, params: Params) -> sparse.csr_array:
     counts = np.diff(neighbors.indptr)
     if counts.min() < n:
         row = int(np.argmin(counts))
-        raise BadInput(
-            "knn_graph",
-            f"{counts[row]} neighbours of sample {row}",
-            f"at least {n} others in every row",
-            "its neighbourhood would be too small",
-            f"build it with {n} neighbours or more",
-        )
+        found, allowed = f"{counts[row]} neighbours of sample {row}", f"at least {n} others in every row"
+        otherwise = "its neighbourhood would be too small"
+        raise BadInput("knn_graph", found, allowed, otherwise, f"build it with {n} neighbours or more")
     return neighbors
 
 
