@@ -38,7 +38,7 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def whole_number(text: str) -> int:
+def _whole_number(text: str) -> int:
     """A number above 0."""
     numbers = whole_numbers(text)
     if len(numbers) != 1:
@@ -66,7 +66,7 @@ def _swept(name: str, text: str) -> tuple[float, ...]:
 
 def _number(name: str, default: int | None, says: str) -> Option:
     says = says if default is None else f"{says} (default {default:,})"
-    return name, {"type": whole_number, "default": default, "metavar": "N", "help": says}
+    return name, {"type": _whole_number, "default": default, "metavar": "N", "help": says}
 
 
 def _numbers(name: str, default: tuple[int, ...], says: str) -> Option:

@@ -68,7 +68,7 @@ class Solve(NamedTuple):
         numbers = {"count_seeds": -(-self.rows // SHRINKS), "last_value": 0.5, "reached": self.rows}
         first, squares = np.zeros(1, np.int64), {"_residual_squares": np.ones(self.columns) / self.chunks}
         of_one = {"volumes_of": (first, np.ones(1)), "_coefficients": (first, np.zeros((1, self.columns)))}
-        return {**numbers, **squares, **of_one}.get(function, {} if function.startswith("store_") else None)
+        return {**numbers, **squares, **of_one}.get(function, {} if function.lstrip("_").startswith("store_") else None)
 
     def nbytes(self, function: str) -> int:
         """The bytes of a task's result, about."""

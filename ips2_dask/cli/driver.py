@@ -13,7 +13,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.store.files import LocalFiles
 
 
-def drive(folder: str) -> int:
+def _drive(folder: str) -> int:
     """Run the command of a job's record in its working directory, and return its exit status."""
     files = LocalFiles(folder)
     record = json.loads(Path(folder, "job.json").read_text(encoding="utf-8"))
@@ -28,4 +28,4 @@ def drive(folder: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(drive(sys.argv[1]))
+    sys.exit(_drive(sys.argv[1]))

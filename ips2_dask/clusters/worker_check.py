@@ -46,7 +46,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def describe_worker(store: str | None, name: str) -> WorkerState:
+def _describe_worker(store: str | None, name: str) -> WorkerState:
     """The host, versions, resources and access to a store of the worker that runs this task."""
     worker = get_worker()
     free, fault = None, None
@@ -93,20 +93,20 @@ def check_worker(client: Client, store: str | None = None) -> tuple[WorkerState,
     Returns
     -------
     worker : dict
-        The description by `describe_worker`.
+        The description by `_describe_worker`.
     faults : list of str
         A line for each fault that would make a run fail, or give other labels than on this machine.
     """
     name = f".ips2-probe-{uuid.uuid4().hex[:8]}"
     if store is None:
-        worker = client.submit(describe_worker, None, name, pure=False).result()
+        worker = client.submit(_describe_worker, None, name, pure=False).result()
     else:
         store = store if "://" in store else os.path.abspath(store)
         files = open_files(store)
         created = files.make_root()
         files.write(f"{name}.asked", name)
         try:
-            worker = client.submit(describe_worker, store, name, pure=False).result()
+            worker = client.submit(_describe_worker, store, name, pure=False).result()
             if worker["store"] is None and files.read(f"{name}.answered") != name:
                 worker["store"] = "what it writes there is not seen here"
         finally:

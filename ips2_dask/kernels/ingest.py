@@ -69,13 +69,13 @@ def column_statistics(X: Float64, shift: Float64) -> Statistics:
     """Statistics of the columns of X (n, f) float64 about ``shift`` (f,)."""
     f = X.shape[1]
     low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
-    exponent = exponents(np.maximum(high - shift, shift - low))
+    exponent = _exponents(np.maximum(high - shift, shift - low))
     statistics = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), low, high)
     _accumulate(X, shift, np.ldexp(1.0, -exponent), statistics.total, statistics.square)
     return statistics
 
 
-def exponents(sizes: Float64) -> Int64:
+def _exponents(sizes: Float64) -> Int64:
     """The least powers of two above some sizes, inside `EXPONENTS`; the lower limit where a size is not above zero."""
     powers = np.frexp(np.where(sizes > 0, sizes, 0.0))[1]
     return np.where(sizes > 0, np.clip(powers, *EXPONENTS), EXPONENTS[0]).astype(np.int64)

@@ -266,7 +266,7 @@ def pair_ids(
 
 
 @njit(nogil=True, cache=True)
-def fill_distances(d, D):  # type: ignore[no-untyped-def]
+def _fill_distances(d, D):  # type: ignore[no-untyped-def]
     """Put the upper triangle by rows ``d`` (k (k - 1) / 2,) into both triangles of D (k, k)."""
     t = 0
     for a in range(len(D)):
@@ -276,7 +276,7 @@ def fill_distances(d, D):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def pair_similarities(D, i, j, g, h, sigma, epsilon):  # type: ignore[no-untyped-def]
+def _pair_similarities(D, i, j, g, h, sigma, epsilon):  # type: ignore[no-untyped-def]
     """T_ijgh and T_ijhg of eq. (7), from the distances D (k, k) float32 inside a neighbourhood that holds all four.
 
     `llvm.evaluate` is the same for sixteen neighbourhoods at a time, with an exponential of its own.
@@ -292,7 +292,7 @@ def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-d
     """R of one neighbourhood without regard to owners: (q, q), upper triangle."""
     q = len(first)
     D = np.zeros((k, k), np.float32)
-    fill_distances(d, D)
+    _fill_distances(d, D)
     half = np.float32(np.sqrt(0.5))
     for r in range(q):
         i, j = first[r], second[r]
@@ -300,7 +300,7 @@ def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-d
         for s in range(r, q):
             g, h = first[s], second[s]
             unit_s = half if g == h else np.float32(1.0)
-            straight, crossed = pair_similarities(D, i, j, g, h, sigma, epsilon)
+            straight, crossed = _pair_similarities(D, i, j, g, h, sigma, epsilon)
             B[r, s] = (straight + crossed) * unit_r * unit_s
 
 

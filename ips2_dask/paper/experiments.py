@@ -398,7 +398,7 @@ def _large_setting(method: str) -> Setting:
     return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
 
 
-def by_default(
+def _by_default(
     data: str | None, dataset: str, method: str, setting: Setting, runs: int, seed: int
 ) -> dict[str, Summary | float]:
     """A method with one setting, and how long its first fit took."""
@@ -417,12 +417,12 @@ def _beyond_cells(scope: Scope) -> list[Task]:
         where, what = f"beyond/{name}/{method}", {"dataset": name, "method": method, "seed": scope.seed}
         if name in LARGE:
             once = {**what, "setting": _large_setting(method), "runs": scope.large_runs}
-            tasks.append(Task(where, by_default, once, scope.large_alone, 2 * COST[method]))
+            tasks.append(Task(where, _by_default, once, scope.large_alone, 2 * COST[method]))
         elif scope.tunes_beyond:
             tuned = {**what, "runs": scope.runs, "budget": scope.budget}
             tasks.append(Task(where, table2_cell, tuned, weight=3 * COST[method]))
         else:
-            tasks.append(Task(where, by_default, {**what, "setting": default(method), "runs": scope.runs}))
+            tasks.append(Task(where, _by_default, {**what, "setting": default(method), "runs": scope.runs}))
     return tasks
 
 

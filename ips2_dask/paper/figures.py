@@ -63,7 +63,7 @@ def _sheet(
         sheet.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
 
 
-def heat_maps(folder: Path, name: str, rows: Mapping[str, Any]) -> None:
+def _heat_maps(folder: Path, name: str, rows: Mapping[str, Any]) -> None:
     """Matrices side by side, a row for each data set, each on a scale from 0 to its own largest entry."""
     columns = len(next(iter(rows.values()))["cells"])
     with _sheet(folder, name, (3.1 * columns, 2.8 * len(rows)), len(rows), columns) as (sheet, axes):
@@ -105,7 +105,7 @@ def curves(folder: Path, records: Sequence[Record], name: str) -> None:
         axes[0][0].legend(fontsize=7)
 
 
-def over_k(folder: Path, records: Sequence[Record], measure: str, name: str) -> None:
+def _over_k(folder: Path, records: Sequence[Record], measure: str, name: str) -> None:
     """A measure of IPS2 over k, in both variants."""
     with _sheet(folder, name, (5.2, 2.8), 1, 1) as (_, ((ax,),)):
         for variant, style in zip(VARIANTS, ("-", "--"), strict=True):
@@ -120,13 +120,13 @@ def over_k(folder: Path, records: Sequence[Record], measure: str, name: str) -> 
 def draw(family: str, folder: Path, records: Sequence[Record], results: Results) -> None:
     """Draw what there is to draw of a family."""
     if family in ("tensors", "similarities"):
-        heat_maps(folder, family, {"": results[family]})
+        _heat_maps(folder, family, {"": results[family]})
     if family == "similarities":
         distributions(folder, results[family]["histogram"])
     if family == "heatmaps":
-        heat_maps(folder, family, {name: results[f"heatmaps/{name}"] for name in SHOWN})
+        _heat_maps(folder, family, {name: results[f"heatmaps/{name}"] for name in SHOWN})
     if family in POINTS:
         curves(folder, records, family)
     if family == "neighbors":
-        over_k(folder, records, "acc", "neighbors")
-        over_k(folder, records, "seconds_median", "neighbors_time")
+        _over_k(folder, records, "acc", "neighbors")
+        _over_k(folder, records, "seconds_median", "neighbors_time")

@@ -29,7 +29,7 @@ from ips2_dask.typing import Bool, Float64, Integer
 
 Setting = dict[str, Any]
 """Arguments of a method, and ``scale``; ``bandwidth_times`` stands for that multiple of the mean distance, and
-``embedding`` for the way to labels of `affinity_labels`."""
+``embedding`` for the way to labels of `_affinity_labels`."""
 
 ESTIMATORS: dict[str, type[BaseEstimator]] = {"SC": SC, "SSC": SSC, "CAVE": CAVE, "HGC": HGC, "PPC": PPC, "IPS2": IPS2}
 METHODS = tuple(ESTIMATORS)
@@ -210,7 +210,7 @@ def scaled(X: npt.ArrayLike, scale: str) -> Float64:
 def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int) -> tuple[BaseEstimator, Float64]:
     """An unfitted estimator of a setting for c clusters with this ``random_state``, and the data to fit it on.
 
-    An ``embedding`` that is no argument of the method is left out: labels are those of `affinity_labels` then.
+    An ``embedding`` that is no argument of the method is left out: labels are those of `_affinity_labels` then.
     """
     arguments = dict(setting)
     data = np.asarray(X, np.float64)
@@ -238,7 +238,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) -> Integer:
+def _affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) -> Integer:
     """Labels (m,) of an affinity (m, m), dense or sparse.
 
     ``how`` is ``spectral``: its spectral embedding; ``rows``: that of the heat-kernel graph on its rows, loose
@@ -278,12 +278,12 @@ class Fitted:
                 fitted = self._fit(seed)[0]
                 if how != "rows":
                     return np.asarray(fitted.labels_)
-                return affinity_labels(fitted.affinity_matrix_, self.c, how, np.random.RandomState(seed))
+                return _affinity_labels(fitted.affinity_matrix_, self.c, how, np.random.RandomState(seed))
             if self.affinity is None or not self.once:
                 fitted, data = self._fit(seed)
                 W = fitted.affinity_matrix_
                 self.affinity = tie_components(sp.csr_array(W), data, self.c)[0] if sp.issparse(W) else W
-            return affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
+            return _affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
 
     def _fit(self, seed: int) -> tuple[BaseEstimator, Float64]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)

@@ -148,7 +148,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     if m == 1:
         vectors = "in-core"  # its one pair is the known vector, and no block is left to iterate on
     if vectors == "auto":
-        block = 4 * block_width(params.n_solved) * pairs_about(m, params.n_neighbors)
+        block = 4 * block_width(params.n_solved) * _pairs_about(m, params.n_neighbors)
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
     operator = _operator(m, params, vectors)
     return Choices(
@@ -161,7 +161,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
         shared=_shared(m, params, vectors),
         exact_after=graph != "exact" and _exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
         rows_by_partition=vectors == "chunked",
-        exact=params.tol is not None or pairs_about(m, params.n_neighbors) <= EXACT_PAIRS,
+        exact=params.tol is not None or _pairs_about(m, params.n_neighbors) <= EXACT_PAIRS,
     )
 
 
@@ -250,7 +250,7 @@ def _filled(c: int) -> int:
     return c
 
 
-def pairs_about(m: int, k: int) -> int:
+def _pairs_about(m: int, k: int) -> int:
     """About how many pairs a tensor of m samples has, before its graph is known."""
     return round(PAIRS_PER_NEIGHBOR * m * k)
 

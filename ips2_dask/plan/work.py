@@ -124,14 +124,14 @@ def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
             Pass("islands", made, ISLAND_PASSES),
             Pass("U of chunks", chunks),
             *_levels(sizes, "the fused similarity"),
-            Pass("filter of the fused similarity", filter_tasks(sizes), EMBEDDING_FILTERS, _at_once(sizes)),
+            Pass("filter of the fused similarity", _filter_tasks(sizes), EMBEDDING_FILTERS, _at_once(sizes)),
             Pass("embedding", made, 2),
             Pass("drawn rows", made),
             Pass("trees and starts", 4),
             Pass("k-means", chunks, 2 * KMEANS_ROUNDS),
             Pass("labels by k-means", made, 2),
             Pass("cuts", chunks, CUTS),
-            Pass("walks", product_tasks(sizes), WALK_PRODUCTS, _at_once(sizes)),
+            Pass("walks", _product_tasks(sizes), WALK_PRODUCTS, _at_once(sizes)),
             Pass("labels", made, 4),
             Pass("buckets", labels_in_buckets(m)),
         ],
@@ -162,24 +162,24 @@ def _neighbors(sizes: Sizes) -> list[Pass]:
     ]
 
 
-def product_tasks(sizes: Sizes) -> int:
+def _product_tasks(sizes: Sizes) -> int:
     """Tasks of a product in chunks: one of each chunk, and one for the rows of every other chunk that it needs."""
     return sizes.n_chunks * (1 + min(sizes.n_chunks - 1, NEAR_CHUNKS))
 
 
-def filter_tasks(sizes: Sizes) -> int:
+def _filter_tasks(sizes: Sizes) -> int:
     """Tasks of a filter in chunks, with the sums after it."""
-    return LEVEL_PRODUCTS * product_tasks(sizes) + SUMS * sizes.n_chunks
+    return LEVEL_PRODUCTS * _product_tasks(sizes) + SUMS * sizes.n_chunks
 
 
-def n_levels(sizes: Sizes) -> int:
+def _n_levels(sizes: Sizes) -> int:
     """Levels of a graph that are in chunks, the finest among them."""
     return max(1, 1 + math.ceil(math.log(max(1.0, COARSE_SHARE * sizes.m / WHOLE)) / -math.log(COARSE_SHARE)))
 
 
 def _at_once(sizes: Sizes) -> int:
     """Tasks of products that the scheduler knows at a time: some are sent when most of the ones before have ended."""
-    return MOST_TASKS + product_tasks(sizes)
+    return MOST_TASKS + _product_tasks(sizes)
 
 
 def _levels(sizes: Sizes, name: str) -> list[Pass]:
@@ -187,10 +187,10 @@ def _levels(sizes: Sizes, name: str) -> list[Pass]:
 
     A coarser graph has as many fewer chunks as it has nodes.
     """
-    halo, all_levels = product_tasks(sizes), sum(COARSE_SHARE**level for level in range(n_levels(sizes)))
+    halo, all_levels = _product_tasks(sizes), sum(COARSE_SHARE**level for level in range(_n_levels(sizes)))
     return [
         Pass(f"levels of {name}", round(((2 * ROUNDS + 4) * halo + 10 * sizes.n_chunks) * all_levels), 1, halo),
-        Pass(f"filters of {name}", round(filter_tasks(sizes) * all_levels), 1, _at_once(sizes)),
+        Pass(f"filters of {name}", round(_filter_tasks(sizes) * all_levels), 1, _at_once(sizes)),
     ]
 
 

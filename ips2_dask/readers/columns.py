@@ -54,12 +54,12 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
         problem = f"no column {number}, as there are {n_columns}"
     else:
         problem = f"no column {wanted!r} to take the labels from"
-    allowed = f"{numbers}, or a name ({nearest_names(str(wanted), names)})"
+    allowed = f"{numbers}, or a name ({_nearest_names(str(wanted), names)})"
     otherwise = "the result would be scored against nothing"
     raise BadInput(name, problem, allowed, otherwise, "correct labels_column (--labels-column), or leave it out")
 
 
-def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
+def _nearest_names(wanted: str, names: Sequence[str] | None) -> str:
     """Return a clause for messages: the names most like ``wanted``, or that the columns have no names."""
     return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
 
@@ -274,7 +274,7 @@ def match_columns(
         return tuple(places)
     missing = [title for title in own if title not in there]
     if missing:
-        near = nearest_names(missing[0], [title for title in titles if title])
+        near = _nearest_names(missing[0], [title for title in titles if title])
         if label is not None and names is not None and names[label] == missing[0]:
             near = "it is given as labels_column (--labels-column)"
         raise BadInput(
@@ -337,7 +337,7 @@ def _positions(name: str, item: str | int, names: Sequence[str] | None, n_column
     matches = [place for place, title in enumerate(names or ()) if title == str(item)]
 
     def unknown(found: str) -> BadInput:
-        near = nearest_names(str(item), [title for title in names if title] if names else None)
+        near = _nearest_names(str(item), [title for title in names if title] if names else None)
         known = f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name ({near})"
         return _wrong_column(name, found, known, what)
 

@@ -211,7 +211,7 @@ def _open_batches(
     gaps = chosen.missing != "refuse"
     _check_types(source, [column for column, one in zip(columns, as_text, strict=True) if one is None], gaps)
     plain = [column for column, one in zip(columns, of_columns, strict=True) if one is None]
-    kinds = [number_type(_type_of(schema, column)) for column in plain]
+    kinds = [_number_type(_type_of(schema, column)) for column in plain]
     # missing values become NaN, and categories are taken for numbers of them
     dtype = np.result_type(
         *[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
@@ -285,7 +285,7 @@ def _columns(source: Batches, names: Sequence[str]) -> list[_ArrowColumn]:
 def _list_width(source: Batches, name: str) -> int:
     """Return the number of values of a column's lists of numbers, 0 for any other column."""
     kind = source.schema.field(name).type
-    if not is_list(kind) or number_type(kind.value_type) is None:
+    if not is_list(kind) or _number_type(kind.value_type) is None:
         return 0
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size)
@@ -364,17 +364,17 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
-def is_text(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     """Return whether a column holds text, of any of Arrow's kinds."""
     if pa.types.is_dictionary(kind):
-        return is_text(kind.value_type)
+        return _is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def number_type(kind: pa.DataType) -> base.DType | None:
+def _number_type(kind: pa.DataType) -> base.DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers; nulls alone are missing numbers."""
     if pa.types.is_dictionary(kind):
-        return number_type(kind.value_type)
+        return _number_type(kind.value_type)
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.dtype(np.float64)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -395,7 +395,7 @@ def _check_types(source: Batches, columns: list[_ArrowColumn], gaps: bool) -> No
         seen = f"no value in the columns {faults.listing([repr(title) for title in bare])}"
         allowed, otherwise = "a value in some rows of each column", "every distance would be undefined"
         raise BadInput(source.name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
-    other = [title for title, kind in kinds.items() if number_type(kind) is None]
+    other = [title for title, kind in kinds.items() if _number_type(kind) is None]
     if not other:
         return
     name = next(column.name for column in columns if column.title == other[0])
@@ -403,7 +403,7 @@ def _check_types(source: Batches, columns: list[_ArrowColumn], gaps: bool) -> No
     titles = faults.listing([f"{title!r} ({kinds[title]})" for title in other])
     value = "" if first is None else f", the first is {str(first[1].as_py())[:40]!r} in row {first[0]}"
     found = f"no numbers in the columns {titles}{value}"
-    raise _no_numbers(source.name, found, all(is_text(kinds[title]) for title in other))
+    raise _no_numbers(source.name, found, all(_is_text(kinds[title]) for title in other))
 
 
 def _no_numbers(name: str, found: str, text: bool) -> BadInput:
@@ -512,10 +512,10 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if pa.types.is_null(one):
         return other
-    numbers = number_type(one), number_type(other)
+    numbers = _number_type(one), _number_type(other)
     if numbers[0] is not None and numbers[1] is not None:
         return pa.from_numpy_dtype(np.result_type(*numbers))
-    if is_text(one) and is_text(other):
+    if _is_text(one) and _is_text(other):
         return pa.string()
     if is_list(one) and is_list(other):
         item = _common_type(one.value_type, other.value_type)

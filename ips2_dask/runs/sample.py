@@ -100,10 +100,10 @@ def shown(run: Run) -> Run:
     if not label_results.is_in_buckets(context) or context.m <= SHOWN:
         return run.clustered
     drawn = np.random.default_rng([0, 22]).choice(context.m, SHOWN, replace=False)
-    return RunSample(run, np.union1d(drawn, least_certain(run, UNCERTAIN)))
+    return RunSample(run, np.union1d(drawn, _least_certain(run, UNCERTAIN)))
 
 
-def least_certain(run: Run, n: int) -> Int64:
+def _least_certain(run: Run, n: int) -> Int64:
     """The n samples whose labels are least certain, ascending, found partition by partition; ties by user's number."""
     context = run._context
     certainty, numbers, samples = np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64)

@@ -179,14 +179,17 @@ class Halo:
 
     def of_touched(self, name: str, values: Sequence[Handle]) -> list[Handle]:
         """Numbers at all rows that each chunk touches."""
+        submit = self.executor.submit
         with self.executor.batch():
             return [
-                self.executor.submit(f"{name}-touched-{g}", all_touched, own, *self.around(name, values, g, small=True))
+                self.executor.submit(
+                    f"{name}-touched-{g}", _all_touched, own, *self.around(name, values, g, small=True)
+                )
                 for g, own in enumerate(values)
             ]
 
 
-def all_touched(own: AnyArray, around: Around, needed: dict[int, Int32], *others: AnyArray) -> AnyArray:
+def _all_touched(own: AnyArray, around: Around, needed: dict[int, Int32], *others: AnyArray) -> AnyArray:
     """As of `touched`."""
     return touched(own, around, needed, others)
 

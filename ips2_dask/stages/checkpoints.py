@@ -102,7 +102,7 @@ def block_part(place: str, g: int) -> str:
     return f"{place}-c{g:06d}"
 
 
-def store_rows(context: Context, g: int, stage: str, place: str, y: Float32) -> Receipt:
+def _store_rows(context: Context, g: int, stage: str, place: str, y: Float32) -> Receipt:
     """Store chunk g's rows (n_g, columns) of a block in place of earlier ones; returns their receipt."""
     folder, part = context.folders[stage], block_part(place, g)
     context.store.drop(folder, part)
@@ -145,7 +145,7 @@ class StoredBlocks:
 
     def store(self, place: str, y: list[Handle]) -> None:
         """Store a block under a name, in place of the one that has it."""
-        receipts = self._executor.results(self._each(store_rows, place, len(y), y))
+        receipts = self._executor.results(self._each(_store_rows, place, len(y), y))
         self._context.cache_receipts(self._stage, [{block_part(place, g): one} for g, one in enumerate(receipts)])
 
     def read(self, place: str, n_chunks: int) -> list[Handle]:

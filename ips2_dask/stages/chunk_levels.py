@@ -46,7 +46,7 @@ class Nodes(NamedTuple):
 # ---- tasks: each on one chunk
 
 
-def degrees_of(nodes: Nodes) -> Float64:
+def _degrees_of(nodes: Nodes) -> Float64:
     """The degrees alone."""
     return nodes.degrees
 
@@ -65,7 +65,7 @@ def volumes_of(nodes: Nodes) -> tuple[Int64, Float64]:
     return components.astype(np.int64), np.bincount(place, nodes.degrees, len(components)).astype(np.float64)
 
 
-def known_of(nodes: Nodes, count: int, volumes: Float64) -> Known:
+def _known_of(nodes: Nodes, count: int, volumes: Float64) -> Known:
     """The known eigenvectors on a chunk's rows."""
     label = nodes.label
     if len(label) and (label == label[0]).all():
@@ -73,7 +73,7 @@ def known_of(nodes: Nodes, count: int, volumes: Float64) -> Known:
     return Known(np.sqrt(nodes.degrees), label, count, volumes)
 
 
-def priorities_of(nodes: Nodes, seed: int, depth: int) -> UInt64:
+def _priorities_of(nodes: Nodes, seed: int, depth: int) -> UInt64:
     """The priority of each node."""
     return kernel.priorities(nodes.samples, seed, depth)
 
@@ -158,7 +158,7 @@ class CoarseChunk(NamedTuple):
     needed: dict[int, Int32]
 
 
-def groups_of(counts: Sequence[int], rows: int) -> list[tuple[int, int]]:
+def _groups_of(counts: Sequence[int], rows: int) -> list[tuple[int, int]]:
     """First chunk of each group of consecutive ones that have about so many seeds together, and one past its last."""
     groups, first, total = [], 0, 0
     for g, count in enumerate(counts):
@@ -169,7 +169,7 @@ def groups_of(counts: Sequence[int], rows: int) -> list[tuple[int, int]]:
     return groups
 
 
-def seeds_of(state: Int8, nodes: Nodes) -> Nodes:
+def _seeds_of(state: Int8, nodes: Nodes) -> Nodes:
     """The nodes that are seeds."""
     is_seed = state != kernel.COVERED
     return Nodes(nodes.degrees[is_seed], nodes.label[is_seed], nodes.samples[is_seed])
@@ -221,7 +221,7 @@ class Solved(NamedTuple):
     last: float
 
 
-def solve_whole(
+def _solve_whole(
     bounds: list[int], count: int, seed: int, depth: int, width: int, wanted: int, *chunks: CoarseChunk
 ) -> Solved:
     """Leading eigenvectors of a coarse graph from all of its chunks."""
@@ -320,10 +320,10 @@ class ChunkedGraph:
         self._base, self._count, self._seed, self._depth = name, count, seed, depth
         self._executor: Executor = halo.executor
         self._volumes = self._sum_volumes() if volumes is None else volumes
-        own_degrees = self._each("degrees", degrees_of, nodes)
+        own_degrees = self._each("degrees", _degrees_of, nodes)
         self._degrees = halo.of_touched(f"{self._name}-degrees", own_degrees)
         normalized = self._each("normalized", normalized_rows, rows, self._degrees)
-        self.known = self._each("known", known_of, nodes, also=(count, self._volumes))
+        self.known = self._each("known", _known_of, nodes, also=(count, self._volumes))
         self._renewed = renewed
         self.space = TaskSpace(self._name, halo, normalized, self.known, count, renewed)
         self._aggregate: list[Handle] = []
@@ -390,7 +390,7 @@ class ChunkedGraph:
         if n <= kernel.COARSEST:
             return None
         rows, nodes = self._rows, self._nodes
-        priority = self._each("priority", priorities_of, nodes, also=(self._seed, self._depth))
+        priority = self._each("priority", _priorities_of, nodes, also=(self._seed, self._depth))
         of_touched = self._halo.of_touched(f"{self._name}-priority", priority)
         state = self._each("undecided", undecided, nodes)
         for _ in range(kernel.ROUNDS):
@@ -400,13 +400,13 @@ class ChunkedGraph:
         ends = np.concatenate([[0], np.cumsum(counts)]).tolist()
         if ends[-1] > kernel.SHRINKS * n:
             return None
-        groups = groups_of(counts, int(np.diff(self._halo.bounds).max()))
+        groups = _groups_of(counts, int(np.diff(self._halo.bounds).max()))
         bounds = [*(ends[first] for first, _ in groups), ends[-1]]
         number = self._each("numbers", numbers, state, ends[:-1])
         self._aggregate = self._with_halo("join", join, [rows, self._degrees, of_touched], number)
         several = [bounds] * len(counts)
         shares = self._with_halo("merge", merge, [rows, nodes, several], self._aggregate)
-        seeds = self._each("seeds", seeds_of, state, nodes)
+        seeds = self._each("seeds", _seeds_of, state, nodes)
         chunks = self._coarse_chunks(bounds, [seeds[first:last] for first, last in groups], shares)
         self._rows = []  # the normalised rows are all that products need
         depth = self._depth + 1
@@ -489,7 +489,7 @@ class WholeGraph:
         del seed
         task = self._executor.submit(
             f"{self._name}-coarsest-0",
-            solve_whole,
+            _solve_whole,
             self._bounds,
             self._count,
             self._seed,

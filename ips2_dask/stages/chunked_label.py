@@ -87,7 +87,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if not label_parts.is_complete(context, [SHARES]):
         walk.finish(prefix, numbers)
     walk.close()
-    executor.map(Job("label", bound(final_labels, prefix), LABELS), context, parts, report)
+    executor.map(Job("label", bound(_final_labels, prefix), LABELS), context, parts, report)
     buckets = [f"{number:06d}" for number in range(-(-context.n_rows // BUCKET_ROWS))]
     executor.map(Job("label", bucket, BUCKETS, "buckets"), context, buckets, report)
     facts["buckets"] = len(buckets)
@@ -316,7 +316,7 @@ class _Found(Candidates[str]):
             if not label_parts.is_complete(context, [WALKED]):
                 self._walk.spread(leaves, WALKED)
             _label_leafless(context, self._executor, self._report)
-            job = Job("label", bound(spread_labels, leaves), SPREAD)
+            job = Job("label", bound(_spread_labels, leaves), SPREAD)
             self._executor.map(job, context, parts, self._report)
         return SPREAD
 
@@ -374,7 +374,7 @@ def _walked_labels(context: Context, samples: Int64, table: Int32) -> Int32:
     return np.asarray(np.where(labels >= 0, labels, table[components])[place], np.int32)
 
 
-def spread_labels(leaves: str, context: Context, b: int) -> TaskResult:
+def _spread_labels(leaves: str, context: Context, b: int) -> TaskResult:
     """Labels of all samples of partition b, and which of the tree's samples it left out."""
     labels = np.asarray(context.fetch("label", WALKED + part_name(b), "labels"))
     components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
@@ -388,7 +388,7 @@ def spread_labels(leaves: str, context: Context, b: int) -> TaskResult:
 
 def _number(context: Context, executor: Executor, report: Report, prefix: str) -> Int32:
     """Store and return the final number of each cluster, by its first sample in the user's numbering; -1 if empty."""
-    job = Job("label", bound(first_samples, prefix), "firsts-")
+    job = Job("label", bound(_first_samples, prefix), "firsts-")
     receipts = executor.map(job, context, range(context.n_partitions), report)
     first = np.full(context.params.n_clusters, np.iinfo(np.int64).max)
     for receipt in receipts:
@@ -402,7 +402,7 @@ def _number(context: Context, executor: Executor, report: Report, prefix: str) -
     return numbers
 
 
-def first_samples(prefix: str, context: Context, b: int) -> TaskResult:
+def _first_samples(prefix: str, context: Context, b: int) -> TaskResult:
     """Each cluster of partition b with its smallest user's number, as the fact ``first``."""
     labels = np.asarray(context.fetch("label", prefix + part_name(b), "labels"))
     user = np.asarray(context.user_numbers(b))
@@ -411,7 +411,7 @@ def first_samples(prefix: str, context: Context, b: int) -> TaskResult:
     return {}, {"first": np.stack([clusters, user[order][first]], axis=1).tolist()}
 
 
-def final_labels(prefix: str, context: Context, b: int) -> TaskResult:
+def _final_labels(prefix: str, context: Context, b: int) -> TaskResult:
     """Labels of partition b in their final numbers, their certainty, and what a tree left out."""
     part = prefix + part_name(b)
     labels = np.asarray(context.fetch("label", part, "labels"))

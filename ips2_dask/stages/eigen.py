@@ -68,7 +68,7 @@ DECOMPOSABLE_TOL = 1e-3
 """Largest residual of the eigenvectors of L of a decomposable tensor, where no tolerance is asked for."""
 
 
-def aim(params: Params) -> tuple[float, float | None]:
+def _aim(params: Params) -> tuple[float, float | None]:
     """The largest residual that is asked for, and the change of the gaps that also ends a solve (None with ``tol``)."""
     return (FLOAT32_TOL, SETTLED) if params.tol is None else (params.tol, None)
 
@@ -133,7 +133,7 @@ def _exact(context: Context, report: Report) -> dict[str, Any]:
     degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
     component_vectors = known_vectors(context, pairs, degrees)
-    dtype = np.float32 if aim(params)[0] >= FLOAT32_TOL else np.float64
+    dtype = np.float32 if _aim(params)[0] >= FLOAT32_TOL else np.float64
     operator: MatrixOperator | NeighborhoodOperator
     if context.choices.operator == "triplets":
         operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
@@ -189,7 +189,7 @@ def _solve(
     report: Report,
 ) -> kernel.Solution:
     """Go on from a checkpoint's ``state``, or begin at what ``start`` returns."""
-    tol, settled = aim(params)
+    tol, settled = _aim(params)
     return kernel.leading_eigenpairs(
         space,
         wanted,
@@ -212,7 +212,7 @@ def _ranges(context: Context) -> list[tuple[int, int]]:
     return [(low, min(low + rows, context.m)) for low in range(0, context.m, rows)]
 
 
-def pair_sums(context: Context, r: int) -> TaskResult:
+def _pair_sums(context: Context, r: int) -> TaskResult:
     """What the pairs of a range add to the sums that Ritz pairs are made of."""
     low, high = _ranges(context)[r]
     parts = [_sums_of(context, a, min(a + RANGE, high)) for a in range(low, high, RANGE)]
@@ -247,7 +247,7 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     else:
         _store_graph_vectors(context, width)
     ranges = range(len(_ranges(context)))
-    executor.map(Job("eigen", pair_sums, SUMS, "ranges"), context, ranges, report)
+    executor.map(Job("eigen", _pair_sums, SUMS, "ranges"), context, ranges, report)
     total, parts = ritz.Total(width, count), [SUMS + part_name(r) for r in ranges]
     folder = context.folders["eigen"]
     arrays = [context.store.read_many(folder, parts, name) for name in ritz.Sums._fields]
@@ -301,7 +301,7 @@ def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int,
     """The number of vectors to keep, and warnings about them."""
     n_kept, warnings = _with_ties(solution.values, wanted)
     if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
-        stop = kernel.stop_of(solution, wanted, *aim(params))
+        stop = kernel.stop_of(solution, wanted, *_aim(params))
         limit = f"{stop.wanted:g}" if params.tol is None else f"tol {stop.wanted:g}"
         warnings.append(f"eigenpairs: {stop.measure} {stop.found:.2g} above {limit}: {solution.verdict.value}")
     return n_kept, warnings
@@ -321,7 +321,7 @@ def _finish(
         "products": solution.products,
         "verdict": solution.verdict.name.lower(),
         "history": solution.history,
-        "stop": kernel.stop_of(solution, wanted, *aim(context.params))._asdict(),
+        "stop": kernel.stop_of(solution, wanted, *_aim(context.params))._asdict(),
     }
     whole = {"volumes": volumes, "sums": sums}
     return _store_whole(context, solution.values, solution.residuals, wanted, n_kept, whole, solved, warnings)

@@ -57,7 +57,7 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     return np.where(root > 0, values, 0.0)  # pairs of islands keep entries of the solver's random start
 
 
-def decomposable_at(context: Context, pairs: Int32) -> Float64:
+def _decomposable_at(context: Context, pairs: Int32) -> Float64:
     """V of a decomposable tensor at given pairs, not yet scaled."""
     vectors = np.asarray(context.read("eigen", "whole", "sample_vectors"))
     chosen = np.asarray(context.read("eigen", "whole", "chosen"))
@@ -74,12 +74,12 @@ def entries(context: Context, b: int) -> TaskResult:
     folded = context.params.tensor == "decomposable"
     if context.params.affinity == "gaussian":
         joined, S = pairs, similarity.heat(metric_views.pair_lengths(context, pairs), bandwidth(context))
-        V = decomposable_at(context, pairs) if folded else high_order(context, b, pairs)
+        V = _decomposable_at(context, pairs) if folded else high_order(context, b, pairs)
     else:
         edges, weights = heat_edges(context, *context.span(b))
         V = np.zeros(len(pairs)) if folded else high_order(context, b, pairs)
         joined, S, V = kernel.merge_entries((edges, weights), (pairs, V))
-        V = decomposable_at(context, joined) if folded else V
+        V = _decomposable_at(context, joined) if folded else V
     facts = {"largest": float(np.abs(V).max(initial=0.0)), "n_entries": len(joined)}
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
@@ -108,7 +108,7 @@ def shares(context: Context, b: int) -> TaskResult:
     return {"touched": touched, "sums": sums}, {}
 
 
-def sent_shares(context: Context, b: int) -> TaskResult:
+def _sent_shares(context: Context, b: int) -> TaskResult:
     """The same to be sent to the partitions whose samples these are."""
     touched, sums = _share(context, b)
     return {"touched": touched, "halves": np.ascontiguousarray(np.moveaxis(sums, 2, 0))}, cuts(context, touched)
@@ -174,7 +174,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
     if context.params.fusion == "normalized" and context.params.method == "ips2":
         if context.choices.vectors == "chunked":
-            exchange(inner, executor, report, Job("fuse", sent_shares, SHARES), Job("fuse", row_sums, SUMS))
+            exchange(inner, executor, report, Job("fuse", _sent_shares, SHARES), Job("fuse", row_sums, SUMS))
         else:
             executor.map(Job("fuse", shares, SHARES), inner, parts, report)
             context.store.write(context.folders["fuse"], "sums-whole", {"sums": _whole_sums(inner)}, {})
@@ -189,7 +189,7 @@ def _dense(context: Context, report: Report) -> dict[str, Any]:
     V = np.zeros((m, m))
     if params.tensor == "decomposable":
         i, j = np.indices((m, m)).reshape(2, -1)
-        V[i, j] = decomposable_at(context, np.stack([i, j], axis=1))
+        V[i, j] = _decomposable_at(context, np.stack([i, j], axis=1))
     else:
         for b in range(context.n_partitions):
             pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))

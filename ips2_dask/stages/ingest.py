@@ -73,7 +73,7 @@ def column_statistics(context: Context, b: int) -> TaskResult:
     return _statistics(context, X), {}
 
 
-def row_statistics(context: Context, b: int) -> TaskResult:
+def _row_statistics(context: Context, b: int) -> TaskResult:
     """Check one partition's rows, and sum up the columns of its prepared rows, about the first one of the input."""
     return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
 
@@ -162,13 +162,13 @@ def samples(context: Context, b: int) -> TaskResult:
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
 
 
-def given_rows(context: Context, b: int) -> TaskResult:
+def _given_rows(context: Context, b: int) -> TaskResult:
     """One partition of a matrix of distances, as float32 in the unit of the run; the diagonal is 0."""
     scaled = _distances(context, b) * np.ldexp(1.0, -context.exponent)
     return {"samples": np.ascontiguousarray(scaled, np.float32)}, {"rounded": 0}
 
 
-def given_sizes(context: Context, b: int) -> TaskResult:
+def _given_sizes(context: Context, b: int) -> TaskResult:
     """Sum up the squares of the rows of one partition of distances, and say what `_check_distances` looks at."""
     block, low = _block(context, b), context.bounds[b]
     if not context.facts["ingest"]["neighbors_only"]:
@@ -228,10 +228,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
     if context.metric.precomputed:
-        sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
+        sizes = executor.map(Job("ingest", _given_sizes, "statistics-"), inner, parts, report)
         facts["slack"] = _check_distances(inner, sizes)
         facts["exponent"] = _exponent_of_distances(inner, sizes)
-        receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
+        receipts = executor.map(Job("ingest", _given_rows), inner, parts, report)
         if not facts["neighbors_only"]:
             _check_symmetric(inner, executor, report)
         scaling = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
@@ -318,7 +318,7 @@ def _measured(inner: Context, executor: Executor, report: Report, first: Float64
         columns = kernel.scaled_columns(raw_statistics, first[0], facts["rows"], params.scale)
         inner.store.write(inner.folders["ingest"], "columns", columns._asdict(), {})
     facts["shift"] = _prepared(inner, first, [first_row])[0].tolist()
-    executor.map(Job("ingest", row_statistics, "statistics-"), inner, parts, report)
+    executor.map(Job("ingest", _row_statistics, "statistics-"), inner, parts, report)
     measures = _centering(inner, np.array(facts["shift"]))
     return measures if raw_statistics is None else measures._replace(statistics=raw_statistics)
 

@@ -110,10 +110,10 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
     values = np.zeros(context.n_features)
     values[numeric] = search.values() if numeric else ()
     store.write(folder, "medians", {"medians": values}, {})
-    drop_counts(context)
+    _drop_counts(context)
 
 
-def drop_counts(context: Context) -> None:
+def _drop_counts(context: Context) -> None:
     """Take away the counts of all rounds."""
     steps, parts = range(len(ingest.MEDIAN_SHIFTS)), range(context.n_partitions)
     names = [f"counts{step}-{part_name(b)}" for step in steps for b in parts]

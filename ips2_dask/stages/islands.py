@@ -55,12 +55,12 @@ def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.C
         components = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
         if components.large <= c:
             return U, components
-        centers = central_samples(context, components.label, np.arange(components.total))
-        near = near_each_other(context, centers)
+        centers = _central_samples(context, components.label, np.arange(components.total))
+        near = _near_each_other(context, centers)
         U = kernel.joined(U, np.repeat(centers, near.shape[1]), centers[near.ravel()])
 
 
-def near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
+def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     """Of each of some samples the nearest others of them, as places among them: (n, <= JOINED_TO)."""
     n = min(JOINED_TO + 1, len(samples))
     rows = rows_at(context, samples)
@@ -79,7 +79,7 @@ def rows_at(context: Context, samples: Int64) -> NDArray[np.float32]:
     return np.ascontiguousarray(context.samples(ascending)[place])
 
 
-def central_samples(context: Context, label: NDArray[np.integer], which: NDArray[np.integer]) -> Int64:
+def _central_samples(context: Context, label: NDArray[np.integer], which: NDArray[np.integer]) -> Int64:
     """The sample nearest to its component's mean, for each of some components: (n,).
 
     Of given distances the one with the smallest sum of distances to the others of its component. Of a component with
@@ -112,7 +112,7 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
     return centers
 
 
-def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
+def _nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
     """The nearest allowed sample to each of some samples, ties by the user's number: (n,).
 
     One pass over X, partition after partition.
@@ -164,8 +164,8 @@ def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bo
     followed_sample = np.arange(len(label))
     which, place = np.unique(label[~inside], return_inverse=True)
     if len(which):
-        centers = central_samples(context, np.where(inside, label.max() + 1, label), which)
-        followed_sample[~inside] = nearest_samples(context, centers, inside)[place]
+        centers = _central_samples(context, np.where(inside, label.max() + 1, label), which)
+        followed_sample[~inside] = _nearest_samples(context, centers, inside)[place]
     return followed_sample
 
 
@@ -206,8 +206,8 @@ def connected_by_partition(
         if not len(extra):
             weight = _median_weight(context, executor, report)
         tag = f"join{len(extra)}"
-        centers = central_by_partition(context, executor, report, tag, label)
-        near = near_each_other(context, centers)
+        centers = _central_by_partition(context, executor, report, tag, label)
+        near = _near_each_other(context, centers)
         places = np.stack([np.repeat(np.arange(len(centers)), near.shape[1]), near.ravel()], axis=1)
         extra = np.concatenate([extra, centers[places]])
         graph = sp.coo_array((np.ones(len(places)), places.T), shape=(len(centers), len(centers)))
@@ -216,13 +216,13 @@ def connected_by_partition(
 
 def _median_weight(context: Context, executor: Executor, report: Report) -> float:
     """The median of the weighed U's values, of drawn samples where there are many; 1 where there is none."""
-    receipts = executor.map(Job("label", drawn_weights, "weights-"), context, range(context.n_partitions), report)
+    receipts = executor.map(Job("label", _drawn_weights, "weights-"), context, range(context.n_partitions), report)
     values = [part[0] for part in label_parts.read_parts(context, receipts, "weights-", "weights")]
     label_parts.drop_by_partition(context, "weights-")
     return float(np.median(np.concatenate(values))) if values else 1.0
 
 
-def drawn_weights(context: Context, b: int) -> TaskResult:
+def _drawn_weights(context: Context, b: int) -> TaskResult:
     """The weighed U at the entries of drawn samples, each that is not on the diagonal twice."""
     entries, values = label_parts.weighed_entries(context, b)
     hashed = draws.hashes(context.user_numbers(b), context.params.random_state, MEDIAN)
@@ -248,7 +248,7 @@ def _members(context: Context, tag: str, b: int) -> tuple[Int64, Int64, Int64]:
     return low + members[drawn], place[members[drawn]], user[drawn]
 
 
-def component_sums(tag: str, context: Context, b: int) -> TaskResult:
+def _component_sums(tag: str, context: Context, b: int) -> TaskResult:
     """Sums of the members of each component that partition b has members of, in the order of the user's numbers."""
     members, place, user = _members(context, tag, b)
     order = np.lexsort((user, place))
@@ -261,7 +261,7 @@ def component_sums(tag: str, context: Context, b: int) -> TaskResult:
     return arrays, {"n": len(which)}
 
 
-def nearest_to_means(tag: str, context: Context, b: int) -> TaskResult:
+def _nearest_to_means(tag: str, context: Context, b: int) -> TaskResult:
     """The member of partition b that is nearest to each component's mean (ties: the user's smallest number)."""
     members, place, user = _members(context, tag, b)
     if not len(members):
@@ -285,8 +285,8 @@ def _best(n: int, parts: Sequence[Sequence[NDArray[np.generic]]]) -> Int64:
     return np.asarray(found[order][first], np.int64)
 
 
-def central_by_partition(context: Context, executor: Executor, report: Report, tag: str, place: Int64) -> Int64:
-    """The sample nearest to the mean of each of some groups of components: (groups,); see `central_samples`.
+def _central_by_partition(context: Context, executor: Executor, report: Report, tag: str, place: Int64) -> Int64:
+    """The sample nearest to the mean of each of some groups of components: (groups,); see `_central_samples`.
 
     Of a group with very many samples a draw is looked at.
 
@@ -296,18 +296,18 @@ def central_by_partition(context: Context, executor: Executor, report: Report, t
     n = int(place.max()) + 1
     if context.metric.precomputed:
         label = _whole_components(context)
-        return central_samples(context, np.where(place >= 0, place, n)[label], np.arange(n))
+        return _central_samples(context, np.where(place >= 0, place, n)[label], np.arange(n))
     store, folder, parts = context.store, context.folders["label"], range(context.n_partitions)
     sizes = np.asarray(context.read("label", "contraction", "sizes"))
     rows = np.bincount(place[place >= 0], sizes[place >= 0], n)
     store.write(folder, f"{tag}-wanted", {"place": place.astype(np.int64), "rows": rows}, {})
-    receipts = executor.map(Job("label", bound(component_sums, tag), f"{tag}-sums-"), context, parts, report)
+    receipts = executor.map(Job("label", bound(_component_sums, tag), f"{tag}-sums-"), context, parts, report)
     sums, counts = np.zeros((n, context.n_features)), np.zeros(n)
     for which, some, count in label_parts.read_parts(context, receipts, f"{tag}-sums-", "which", "sums", "counts"):
         sums[which] += some
         counts[which] += count
     store.write(folder, f"{tag}-means", {"means": sums / counts[:, None]}, {})
-    job = Job("label", bound(nearest_to_means, tag), f"{tag}-central-")
+    job = Job("label", bound(_nearest_to_means, tag), f"{tag}-central-")
     receipts = executor.map(job, context, parts, report)
     names = ("which", "gaps", "users", "found")
     centers = _best(n, list(label_parts.read_parts(context, receipts, f"{tag}-central-", *names)))
@@ -316,7 +316,7 @@ def central_by_partition(context: Context, executor: Executor, report: Report, t
     return centers
 
 
-def nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
+def _nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
     """The nearest of partition b's samples of allowed components to each central sample (ties: the user's number)."""
     allowed = np.asarray(context.read("label", f"{tag}-allowed", "allowed"))
     components = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
@@ -339,19 +339,19 @@ def nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
     return arrays, {"n": len(queries)}
 
 
-def nearest_by_partition(
+def _nearest_by_partition(
     context: Context, executor: Executor, report: Report, tag: str, samples: Int64, allowed: NDArray[np.bool_]
 ) -> Int64:
-    """The nearest sample of allowed components to each of some samples: (n,); see `nearest_samples`.
+    """The nearest sample of allowed components to each of some samples: (n,); see `_nearest_samples`.
 
     ``tag``: beginning of the names of the parts, which are dropped afterwards; ``samples`` (n,); ``allowed``
     (components,) bool: by component of U.
     """
     if context.metric.precomputed:
-        return nearest_samples(context, samples, allowed[_whole_components(context)])
+        return _nearest_samples(context, samples, allowed[_whole_components(context)])
     arrays: dict[str, AnyArray] = {"allowed": allowed.astype(np.uint8), "centers": rows_at(context, samples)}
     context.store.write(context.folders["label"], f"{tag}-allowed", arrays, {})
-    job = Job("label", bound(nearest_inside, tag), f"{tag}-nearest-")
+    job = Job("label", bound(_nearest_inside, tag), f"{tag}-nearest-")
     receipts = executor.map(job, context, range(context.n_partitions), report)
     names = ("which", "gaps", "users", "found")
     # n rows a partition that has candidates: merged as they come
@@ -373,10 +373,10 @@ def followed_by_partition(
 ) -> Int64:
     """For each group of components the sample of allowed ones that is nearest to its central sample: (groups,).
 
-    ``place`` (components,): as of `central_samples`; ``allowed`` (components,) bool.
+    ``place`` (components,): as of `_central_samples`; ``allowed`` (components,) bool.
     """
-    centers = central_by_partition(context, executor, report, f"{tag}c", place)
-    return nearest_by_partition(context, executor, report, f"{tag}n", centers, allowed)
+    centers = _central_by_partition(context, executor, report, f"{tag}c", place)
+    return _nearest_by_partition(context, executor, report, f"{tag}n", centers, allowed)
 
 
 def _whole_components(context: Context) -> Int32:

@@ -141,18 +141,18 @@ def _points(context: Context, b: int, columns: int) -> Float32:
     return kernel.leading_columns(points if inside is None else points[inside], columns)
 
 
-def chunk_moments(context: Context, g: int, columns: int) -> list[rounding.Moments]:
+def _chunk_moments(context: Context, g: int, columns: int) -> list[rounding.Moments]:
     """The moments of each of chunk g's partitions."""
     return [rounding.moments(_points(context, b, columns)) for b in range(*chunk_partitions(context)[g])]
 
 
-def chunk_sums(context: Context, g: int, columns: int, centers: Float64) -> list[rounding.Sums]:
+def _chunk_sums(context: Context, g: int, columns: int, centers: Float64) -> list[rounding.Sums]:
     """What each of chunk g's partitions adds to a round from these centres."""
     parts = range(*chunk_partitions(context)[g])
     return [rounding.partial_sums(_points(context, b, columns), centers) for b in parts]
 
 
-def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
+def _lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
     """Move the centres of the best start on, with all rows, until they stay, and store them."""
     folder, part = context.folders["label"], centers_part(columns)
     if context.receipt("label", part) is not None:
@@ -167,9 +167,9 @@ def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
         return [one for parts in executor.results(handles) for one in parts]
 
     start = np.asarray(context.store.read(folder, f"{PREFIX}{Rounding('kmeans', columns, 0).part}", "centroids"))
-    rounds = rounding.Rounds(start, of_all(chunk_moments, columns))
+    rounds = rounding.Rounds(start, of_all(_chunk_moments, columns))
     while not rounds.done:
-        rounds.take(of_all(chunk_sums, columns, rounds.centers))
+        rounds.take(of_all(_chunk_sums, columns, rounds.centers))
     context.store.write(folder, part, {"centroids": rounds.centers}, {"rounds": rounds.number})
 
 
@@ -183,6 +183,6 @@ def assigned(columns: int, context: Context, b: int) -> TaskResult:
 
 def assign(context: Context, executor: Executor, report: Report, columns: int) -> list[Receipt]:
     """Store the labels of k-means on so many columns by partition."""
-    lloyd_rounds(context, executor, columns)
+    _lloyd_rounds(context, executor, columns)
     job = Job("label", bound(assigned, columns), labels_prefix(columns))
     return executor.map(job, context, range(context.n_partitions), report)

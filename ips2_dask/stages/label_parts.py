@@ -120,7 +120,7 @@ def weights_at(context: Context, samples: NDArray[np.integer]) -> Float64 | None
     return None if copies is None else np.sqrt(copies.astype(np.float64))[place.reshape(samples.shape)]
 
 
-def fused_entries(context: Context, b: int) -> tuple[Int32, Float64]:
+def _fused_entries(context: Context, b: int) -> tuple[Int32, Float64]:
     """Entries (n, 2), i <= j, of partition b and their |U|, not weighed; without those that are 0."""
     entries = np.asarray(context.fetch("fuse", b, "entries"))
     values = np.abs(np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused")))
@@ -129,13 +129,13 @@ def fused_entries(context: Context, b: int) -> tuple[Int32, Float64]:
 
 def fused_edges(context: Context, b: int) -> Int32:
     """The pairs of different samples that U joins, the first one in partition b: (n, 2)."""
-    entries, _ = fused_entries(context, b)
+    entries, _ = _fused_entries(context, b)
     return entries[entries[:, 0] != entries[:, 1]]
 
 
 def weighed_entries(context: Context, b: int) -> tuple[Int32, Float64]:
-    """`fused_entries` times the weights of both samples: the affinity that is embedded, walked on and cut."""
-    entries, values = fused_entries(context, b)
+    """`_fused_entries` times the weights of both samples: the affinity that is embedded, walked on and cut."""
+    entries, values = _fused_entries(context, b)
     weights = weights_at(context, entries)
     return entries, values if weights is None else values * weights[:, 0] * weights[:, 1]
 

@@ -142,7 +142,7 @@ REVERSE_ARRAYS = ("reverse_start", "reverse_centers", "reverse_columns")
 
 def store_reverse_lists(context: Context, executor: Executor, report: Report) -> None:
     """Store the reverse lists of every partition's samples."""
-    exchange(context, executor, report, Job("tensor", outer_edges, EDGES), Job("tensor", reverse_lists, REVERSE))
+    exchange(context, executor, report, Job("tensor", _outer_edges, EDGES), Job("tensor", reverse_lists, REVERSE))
 
 
 def _edges(context: Context, b: int) -> tuple[Int32, NDArray[np.bool_]]:
@@ -154,7 +154,7 @@ def _edges(context: Context, b: int) -> tuple[Int32, NDArray[np.bool_]]:
     return edges, (edges[:, 0] >= low) & (edges[:, 0] < high)
 
 
-def outer_edges(context: Context, b: int) -> TaskResult:
+def _outer_edges(context: Context, b: int) -> TaskResult:
     """Edges from partition b's lists to samples of other partitions, sorted by these samples.
 
     It takes at most 30 bytes for each entry of the partition's lists (measured).

@@ -39,7 +39,7 @@ class NearPairs(NamedTuple):
         return self.operator.own
 
 
-def pair_span(context: Context, low: int, high: int) -> tuple[int, int]:
+def _pair_span(context: Context, low: int, high: int) -> tuple[int, int]:
     """Number of the first pair of samples low .. high - 1, and one past their last: a pair is its first sample's."""
     offsets = context.facts["tensor"]["pair_offsets"]
 
@@ -59,13 +59,13 @@ def near_pairs(context: Context, low: int, high: int) -> NearPairs:
     With C centres and q = k (k + 1) / 2 it takes the larger of 32 bytes for each pair of the partitions near them, of
     2^21 at most, with C (8 q + 4 k) bytes, and C (20 q + 2 k (k - 1)) bytes with 8 for each touched pair.
     """
-    params, span = context.params, pair_span(context, low, high)
+    params, span = context.params, _pair_span(context, low, high)
     centers = centers_of(context, low, high, params.n_neighbors)
     if context.choices.operator == "triplets":
         return _near_triplets(context, centers, *span)
     lists = lists_of(context, centers, params.n_neighbors)
     touched = distinct(numbered_ids(context, lists))
-    pairs = pairs_at(context, touched)
+    pairs = _pairs_at(context, touched)
     local = pair_ids(lists, pairs)
     first, last = np.searchsorted(touched, span).tolist()
     blocks, owned = (context.rows_of("tensor", name, centers) for name in ("blocks", "owned"))
@@ -83,7 +83,7 @@ def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> Nea
     matrix = sp.coo_array((values, (rows, np.searchsorted(touched, columns))), shape=(high - low, len(touched))).tocsr()
     matrix.sort_indices()
     first, last = np.searchsorted(touched, (low, high)).tolist()
-    return NearPairs(ChunkMatrix(matrix, slice(first, last)), touched, pairs_at(context, touched))
+    return NearPairs(ChunkMatrix(matrix, slice(first, last)), touched, _pairs_at(context, touched))
 
 
 # ---- stored arrays of pairs, at any ascending numbers of pairs
@@ -102,7 +102,7 @@ def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], 
     )
 
 
-def pairs_at(context: Context, rows: NDArray[np.integer]) -> Int32:
+def _pairs_at(context: Context, rows: NDArray[np.integer]) -> Int32:
     """Samples (i, j) of ascending numbers of pairs: (rows, 2) int32."""
     pairs: Int32 = _read_at(context, rows, lambda b: context.read("tensor", "pairs-" + part_name(b), "pairs"))
     return pairs

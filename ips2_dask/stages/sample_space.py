@@ -64,7 +64,7 @@ def open_graph(
     return ChunkedGraph(name, halo, rows, nodes, count, context.params.random_state, renewed=stored.renewed)
 
 
-def nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
+def _nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
     """The nodes of a chunk of samples."""
     first, last = chunk_partitions(context)[g]
     users = np.concatenate([np.asarray(context.user_numbers(b)) for b in range(first, last)])
@@ -90,7 +90,7 @@ def graph_chunk(context: Context, g: int) -> CoarseChunk:
     divided = components_of(context, own)
     degrees = np.where(divided.inside, np.diff(indptr), 0).astype(np.float64)  # of islands, which take no part
     cuts = np.searchsorted(among, bounds).tolist()
-    nodes = nodes_of(context, g, degrees, divided.of_vectors)
+    nodes = _nodes_of(context, g, degrees, divided.of_vectors)
     return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, bounds, g))
 
 
@@ -138,11 +138,11 @@ def fused_chunk(context: Context, g: int) -> CoarseChunk:
     own = np.arange(*bounds[g : g + 2])
     matrix, divided = fused_rows.rows(context, g), fused_rows.components(context, own)
     cuts = np.searchsorted(among, bounds).tolist()
-    nodes = nodes_of(context, g, fused_rows.degrees(context, own), divided.of_vectors)
+    nodes = _nodes_of(context, g, fused_rows.degrees(context, own), divided.of_vectors)
     return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, bounds, g))
 
 
-def store_embedded_rows(context: Context, g: int, columns: int, known: Known, y: Float32) -> dict[str, Receipt]:
+def _store_embedded_rows(context: Context, g: int, columns: int, known: Known, y: Float32) -> dict[str, Receipt]:
     """Store chunk g's rows of the leading eigenvectors of U by partition: component vectors, then the solver's.
 
     Parameters
@@ -232,7 +232,7 @@ def _solved(
             settled=asked["settled"],
             checkpoint=states.keep,
         )
-    written = graph.for_each(store_embedded_rows, solution.vectors, context, columns, of=graph.known)
+    written = graph.for_each(_store_embedded_rows, solution.vectors, context, columns, of=graph.known)
     context.cache_receipts("label", written)
     graph.drop_renewed(stored)
     solution.values = solution.values[:most]

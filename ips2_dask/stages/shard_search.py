@@ -77,7 +77,7 @@ def _members(context: Context, s: int) -> tuple[Float32, Int32, Int64 | None]:
     folder, empty = context.folders["neighbors"], np.empty((0, context.n_features), np.float32)
     names = ("rows", "entries", "row_entries") if context.rows_by_partition else ("rows", "entries")
     found: list[list[AnyArray]] = [[empty], [np.empty((0, 3), np.int32)], [np.empty((0, 2), np.int64)]]
-    for name, first in runs_of(context.facts["neighbors"], s):
+    for name, first in _runs_of(context.facts["neighbors"], s):
         offsets = np.asarray(context.read("neighbors", name, "offsets"))
         low, high = (int(at) for at in offsets[s - first : s - first + 2])
         if low < high:
@@ -87,7 +87,7 @@ def _members(context: Context, s: int) -> tuple[Float32, Int32, Int64 | None]:
     return X, entries, of_rows if context.rows_by_partition else None
 
 
-def runs_of(facts: Facts, s: int) -> list[tuple[str, int]]:
+def _runs_of(facts: Facts, s: int) -> list[tuple[str, int]]:
     """The parts that hold members of shard s, by the user's numbers, and the first shard of each part."""
     if not facts["ranges"]:
         return [("batch-" + part_name(batch), 0) for batch in range(len(facts["batches"]))]

@@ -108,7 +108,7 @@ def split(context: Context, batch: int) -> TaskResult:
     return arrays, {}
 
 
-def regroup(context: Context, number: int) -> TaskResult:
+def _regroup(context: Context, number: int) -> TaskResult:
     """Rows of a range of shards from a group of batches, sorted by shard: the second pass of sorting."""
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     group = 0
@@ -254,7 +254,7 @@ def _search_shards(context: Context, executor: Executor, report: Report) -> None
         if not runs or not _stored_all(context, run_parts):
             executor.map(Job("neighbors", assign, "assigned-"), context, range(context.n_partitions), report)
             executor.map(Job("neighbors", split, "batch-", "batches"), context, batches, report)
-            executor.map(Job("neighbors", regroup, "run-", "runs"), context, runs, report)
+            executor.map(Job("neighbors", _regroup, "run-", "runs"), context, runs, report)
         if runs:
             store.drop_many(folder, sorted_parts)
         executor.map(Job("neighbors", search, SHARD, "shards"), context, cells, report)

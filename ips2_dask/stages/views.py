@@ -64,11 +64,11 @@ def restricted_tensor(context: Context) -> sp.csr_array:
         return assemble(rows, columns, values, n_pairs(context))
 
     size = 8 * int(context.facts["tensor"]["nnz"])
-    R: sp.csr_array = context.cached("tensor", f"R-{values_key(context)}", make, size)
+    R: sp.csr_array = context.cached("tensor", f"R-{_values_key(context)}", make, size)
     return R
 
 
-def values_key(context: Context) -> str:
+def _values_key(context: Context) -> str:
     """Key of the parameters that entries depend on besides the stored blocks, which runs with others share."""
     return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
 
@@ -88,7 +88,7 @@ def triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
     N, _ = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
     ids = numbered_ids(context, N[low:high])
-    owned = unpack_owned(np.asarray(context.read("tensor", b, "owned")), N.shape[1])
+    owned = _unpack_owned(np.asarray(context.read("tensor", b, "owned")), N.shape[1])
     blocks = np.asarray(context.read("tensor", b, "blocks"))
     return triplets(blocks, ids, owned, N.shape[1], params.sigma, params.epsilon)
 
@@ -110,7 +110,7 @@ def numbered_ids(context: Context, N: Int32) -> NDArray[np.int64]:
     return ids
 
 
-def unpack_owned(bits: NDArray[np.uint8], k: int) -> NDArray[np.bool_]:
+def _unpack_owned(bits: NDArray[np.uint8], k: int) -> NDArray[np.bool_]:
     """Owned subsets from their stored bits: (rows, n_subsets)."""
     return np.unpackbits(bits, axis=1, count=len(local_pairs(k).masks)).astype(bool)
 
@@ -134,7 +134,7 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
         )
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
-    name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
+    name = f"operator-{np.dtype(dtype).name}-{_values_key(context)}"
     made: NeighborhoodOperator = context.cached("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # a caller normalises its copy, and the cached operator stays as it is
 

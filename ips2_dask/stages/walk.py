@@ -72,11 +72,11 @@ class LocalWalk:
             F = self._multiply(F)
         F = kernel.with_own(F, labels)
         for b in range(context.n_partitions):
-            context.store.write(context.folders["label"], shares_part(b), {"shares": F[slice(*context.span(b))]}, {})
+            context.store.write(context.folders["label"], _shares_part(b), {"shares": F[slice(*context.span(b))]}, {})
         return F[np.arange(len(labels)), labels]
 
 
-def shares_part(b: int) -> str:
+def _shares_part(b: int) -> str:
     """The part of stage ``label`` that has partition b's shares."""
     return label_parts.SHARES + part_name(b)
 
@@ -89,7 +89,7 @@ def walk_rows(context: Context, g: int) -> sp.csr_array:
     return kernel.walk_matrix(fused_rows.affinity_rows(context, g))
 
 
-def walk_needed(context: Context, g: int) -> dict[int, Int32]:
+def _walk_needed(context: Context, g: int) -> dict[int, Int32]:
     """The rows of every other chunk that chunk g touches."""
     bounds, among = sample_bounds(context), fused_rows.touched(context, g)
     return needed_rows(among, np.searchsorted(among, bounds).tolist(), bounds, g)
@@ -111,7 +111,7 @@ def step(
     """
     F = np.asarray(matrix @ touched(own, around, needed, others), np.float32)
     if leaves:
-        set_leaves(context, g, leaves, F)
+        _set_leaves(context, g, leaves, F)
     return F
 
 
@@ -137,7 +137,7 @@ def _leaves(context: Context, g: int, part: str) -> tuple[NDArray[np.integer], I
     return drawn[own] - low, leaves[own]
 
 
-def set_leaves(context: Context, g: int, part: str, F: Float32) -> None:
+def _set_leaves(context: Context, g: int, part: str, F: Float32) -> None:
     """Set the rows of the shares F (n_g, c) back that are known from the leaves of a tree."""
     rows, labels = _leaves(context, g, part)
     F[rows] = kernel.one_hot(labels, F.shape[1])
@@ -147,7 +147,7 @@ def leaf_shares(context: Context, g: int, part: str) -> Float32:
     """1 in the column of each label that is known from the leaves of a tree, else 0: (n_g, c) float32."""
     low, high = sample_bounds(context)[g : g + 2]
     F = np.zeros((high - low, context.params.n_clusters), np.float32)
-    set_leaves(context, g, part, F)
+    _set_leaves(context, g, part, F)
     return F
 
 
@@ -172,7 +172,7 @@ def _store_rows(context: Context, g: int, prefix: str, name: str, values: AnyArr
     return written
 
 
-def store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> dict[str, Receipt]:
+def _store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> dict[str, Receipt]:
     """Store by partition the cluster of the largest share, -1 without any; a tree's leaves have labels already.
 
     Returns the receipts of the parts.
@@ -183,7 +183,7 @@ def store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32)
     return _store_rows(context, g, prefix, "labels", walked)
 
 
-def store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> dict[str, Receipt]:
+def _store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> dict[str, Receipt]:
     """Store the shares (n_g, c) of chunk g by partition; returns the receipts of the parts."""
     F = kernel.with_own(F, _labels(context, g, prefix, numbers))
     return _store_rows(context, g, label_parts.SHARES, "shares", F)
@@ -192,7 +192,7 @@ def store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float
 # ---- tasks of cuts
 
 
-def largest_degree(context: Context, g: int) -> float:
+def _largest_degree(context: Context, g: int) -> float:
     """The largest degree in U of chunk g's samples."""
     return float(np.asarray(fused_rows.affinity_rows(context, g).sum(axis=1)).max(initial=0.0))
 
@@ -255,7 +255,7 @@ class ChunkedWalk:
     def _opened(self) -> Halo:
         """The matrix and its halo, not sooner than a product is made."""
         if self._halo is None:
-            needed = self._each(walk_needed)
+            needed = self._each(_walk_needed)
             with self._executor.batch():
                 asked = [self._executor.submit(f"label-sources-{g}", sources_of, needed[g]) for g in self._chunks]
             bounds = sample_bounds(self._context)
@@ -314,7 +314,7 @@ class ChunkedWalk:
                 if n_reached in (n_before, self._context.m):
                     break
                 n_before = n_reached
-        self._context.cache_receipts("label", self._of_chunks(store_walked, leaves, prefix, blocks=F))
+        self._context.cache_receipts("label", self._of_chunks(_store_walked, leaves, prefix, blocks=F))
         folder = self._context.folders["label"]
         self._context.store.drop_many(folder, [MARK, *self._block_parts(products - products % STEPS)])
 
@@ -348,7 +348,7 @@ class ChunkedWalk:
     def cut(self, prefix: str) -> float:
         """The normalised cut of the labels in the parts with this prefix, summed over the chunks."""
         if self._scale is None:
-            self._scale = kernel.power_above(max(1.0, *self._of_chunks(largest_degree)))
+            self._scale = kernel.power_above(max(1.0, *self._of_chunks(_largest_degree)))
         parts = self._of_chunks(cut_sums, prefix, self._scale)
         within, volume = (
             [sum(map(int, column)) for column in zip(*(part[i] for part in parts), strict=True)] for i in (0, 1)
@@ -363,4 +363,4 @@ class ChunkedWalk:
         ``numbers``, (c,) int32, are the final numbers of the clusters.
         """
         F = self._walked(self._each(first_shares, prefix, numbers), kernel.WALK)
-        self._context.cache_receipts("label", self._of_chunks(store_shares, prefix, numbers, blocks=F))
+        self._context.cache_receipts("label", self._of_chunks(_store_shares, prefix, numbers, blocks=F))
