@@ -182,9 +182,7 @@ class Halo:
         submit = self.executor.submit
         with self.executor.batch():
             return [
-                self.executor.submit(
-                    f"{name}-touched-{g}", _all_touched, own, *self.around(name, values, g, small=True)
-                )
+                submit(f"{name}-touched-{g}", _all_touched, own, *self.around(name, values, g, small=True))
                 for g, own in enumerate(values)
             ]
 
