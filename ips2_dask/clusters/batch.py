@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ips2_dask.clusters import jobqueue, kubernetes
@@ -76,11 +76,25 @@ SYSTEMS = {
 }
 
 
+FLAGS, WITH_VALUE = ("--insecure",), ("--workers", "--tls", "--cluster")
+"""Options of a cluster, which the driver in a pod does not start: it is given the address of its scheduler."""
+
+
+def run_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments of ``ips2 run`` in a pod: without those that would start a cluster."""
+    words = iter(arguments)
+    for word in words:
+        if word in WITH_VALUE:
+            next(words, None)
+        elif word not in FLAGS and not word.startswith(tuple(f"{name}=" for name in WITH_VALUE)):
+            yield word
+
+
 def script(job: Job, config: Config) -> str:
     """The script or the manifest of the driver's job, with the resources of the config's ``driver`` section."""
     if config.manager == "kubernetes":
         name = f"{config.kind(Kubernetes).name}-{job.id}"
-        return kubernetes.as_yaml(kubernetes.job_manifest(config, name, job.arguments[1:]))
+        return kubernetes.as_yaml(kubernetes.job_manifest(config, name, list(run_arguments(job.arguments[1:]))))
     machine, driver = config.kind(Queue), config.driver
     walltime = driver.walltime or machine.walltime
     queue = dataclasses.replace(machine, processes=1, walltime=walltime, name="ips2-driver", logs=None, margin=10)

@@ -103,7 +103,7 @@ def test_a_wheel_says_in_a_line_that_benchmarks_need_a_checkout(
     )
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("ips2: ips2_dask.bench: found an installation from a wheel")
+    assert line.startswith("ips2: bench: found an installation from a wheel")
 
 
 def test_the_help_says_how_long_it_takes_as_shown(

@@ -373,8 +373,6 @@ def test_ritz_pairs_of_panels_are_those_of_the_whole_block(panels: int) -> None:
     np.testing.assert_allclose(np.abs(np.sum(found * before, axis=0)), 1, atol=1e-12)
     assert one == 1
     assert sum(counted.columns) == 32 * products
-    if panels > 2:  # never L y as a whole
-        assert max(counted.columns) < 32
 
 
 class Watched(ArraySpace):

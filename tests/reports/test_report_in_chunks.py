@@ -37,7 +37,7 @@ def groups(m: int) -> Array:
 def made(m: int, folder: Path, **changes: Any) -> tuple[Run, Run]:
     """A run of whole arrays with known labels, and the same by partition and bucket."""
     X = groups(m)
-    source = matrix_table(X, "three groups", read_labels=lambda: np.arange(m) % 4)
+    source = matrix_table(X, "three groups", label_pieces=lambda: iter([np.arange(m) % 4]))
     whole = run(source, Params(n_clusters=C, **changes), Resources(partition_rows=PARTITION), store=folder / "whole")
     return whole, in_chunks(whole, folder / "chunks", 128)
 
