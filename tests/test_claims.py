@@ -351,14 +351,14 @@ CLAIMS = {
     ),
     "README, k-means": Claim("README.md", r"k-means will do, in a (\w+) of the time", share_of_k_means),
     "README, choosing c": Claim(
-        "README.md",
+        "docs/choosing.md",
         r"On (\d+) open sets this rule finds the number of known classes on (\d+), and its labels have a "
         r"mean ARI of (\.\d+)\. The eigengap finds it on (\d+), with (\.\d+); told the number of classes, a run has "
         r"(\.\d+)\.",
         rules_for_c,
     ),
     "README, when to use what": Claim(
-        "README.md",
+        "docs/choosing.md",
         r"has the best means, (\.\d+) of ARI; Leiden at a resolution sought for c clusters follows with "
         r"(\.\d+), and k-means is (\.\d+) behind\. If you don't, `IPS2\(.auto.\)` has them, (\.\d+) of ARI where "
         r"Leiden at its default resolution has (\.\d+); only where there are dozens of classes, as in letter, does "
@@ -373,52 +373,52 @@ CLAIMS = {
         gain_of_the_tensor,
     ),
     "README, load": Claim(
-        "README.md", r"other processes took at most (\.\d+) of a core \((\.\d+) during `[^`]+`\)", others
+        "docs/benchmarks.md", r"[Oo]ther processes took at most (\.\d+) of a core \((\.\d+) during `[^`]+`\)", others
     ),
     "README, columns": Claim(
-        "README.md", r"it has an NMI of (\.\d+) where scikit-learn's best has (\.\d+)\.", with_as_many_columns
+        "docs/benchmarks.md", r"it has an NMI of (\.\d+) where scikit-learn's best has (\.\d+)\.", with_as_many_columns
     ),
     "README, two workers": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"an Intel processor ([\d,]+) samples took one worker (\d+) s and two workers (\d+) s",
         strong_scaling,
     ),
     "README, two workers of one thread": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"Medians of three: (\d+) s and (\d+) s, ([\d.]+) times as fast; tensor and eigenpairs together "
         r"([\d.]+) times\.",
         two_workers,
     ),
     "README, a million": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"a million samples have (\d+) million pairs: `[^`]+` takes (\d+) minutes, (\d+) of them for the "
         r"eigenpairs, and at most ([\d.]+) GiB; recall (\.\d+), residual ([\de.-]+)\.",
         million_with_ten_neighbors,
     ),
     "README, ten million": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"`[^`]+ --keep DIR` took (\d+) minutes, (\d+) of them for the eigenpairs, and at most ([\d.]+) "
         r"GiB for all processes together; recall (\.\d+), residual ([\de.-]+), NMI (\.\d+)\.",
         ten_million,
     ),
     "README, ten million from disk": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"14400 --keep DIR` took (\d+) minutes on an (\w+) processor, (\d+) of them for the "
         r"eigenpairs, and at most ([\d.]+) GiB; NMI (\.\d+)\.",
         ten_million_from_disk,
     ),
     "README, compiled": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"With everything compiled before, EVoC takes ([\d.]+) s and IPS2 ([\d.]+) ",
         lambda: [f"{one('peers-compiled', system=name)['seconds']:.1f}" for name in ("evoc", "ips2")],
     ),
     "README, recall on MNIST": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"where IPS2's has a recall of (\.\d+)\.",
         lambda: [two_digits(one("graph-mnist", kind="cheapest", builder="shards")["recall"])],
     ),
     "README, others' graphs": Claim(
-        "README.md",
+        "docs/benchmarks.md",
         r"once compiled, takes less than (a third) of our time; that makes up for compiling from some "
         r"([\d.]+) million samples on \(`--graph pynndescent`\)\. faiss' HNSW takes (\.\d+) of our time, at a "
         r"recall of (\.\d+) instead of (\.\d+)\.",
@@ -428,7 +428,9 @@ CLAIMS = {
         "README.md", r"is exact up to some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
     ),
     "README, sharded search": Claim(
-        "README.md", r"is the default above some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
+        "docs/benchmarks.md",
+        r"is the default above some ([\d,]+) samples of 784 features, or ([\d,]+) of 64",
+        exact_up_to,
     ),
     "README, chunks": Claim("README.md", r"by itself above some (\w+) million samples at 20 clusters", chunked_from),
     "README, a large plan": Claim(

@@ -102,7 +102,7 @@ def render(run: Run) -> str:
         distinct = f" ({facts['distinct']:,} of them distinct)"
     sizes = f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features"
     parts = [_clusters, _layers, _parameters, _stages, _eigenvalues, _similarities, _labels, _embedding, _doubtful]
-    left_out = {_layers: data.layers is None, _known: data.known is None}
+    left_out = {_layers: not data.layers, _known: data.known is None}
     return page(
         f"{run.params.method.upper()}: {whole.rstrip('/').rpartition('/')[2] or whole}",
         f"{sizes}, finished {manifest['finished']}",
@@ -326,8 +326,9 @@ def _labels(data: ReportData) -> Section:
     certain = "The certainty of a label is the probability that a random walk on U ends in the sample's own cluster, "
     certain += f"{WALK} steps from the sample. Its mean is {data.certainty:.3f}; {data.unsure:.1%} of the samples "
     certain += f"are below {UNSURE}."
-    rest = f"Samples that the tree left out, and that got their labels from U: {data.left_out:,}."
-    rows = []
+    rest, rows = [], []
+    if data.left_out is not None:
+        rest = [f"Samples that the tree left out, and that got their labels from U: {data.left_out:,}."]
     for one in found:
         numbers = [str(one["columns"] or without_columns(one)), str(one["clusters"] or "none")]
         numbers.append("–" if one["cut"] is None else f"{one['cut']:.3f}")
@@ -335,7 +336,7 @@ def _labels(data: ReportData) -> Section:
         rows.append([WAYS[one["rounding"]], *numbers, Bold("yes") if one["chosen"] else "no"])
     head = ["labels by", "columns", "clusters", "normalised cut", "left out", "chosen"]
     table = Table("Ways to find the labels", head, rows, (5,))
-    return Section("labels", "Labels", [text, certain, *([] if data.left_out is None else [rest]), table])
+    return Section("labels", "Labels", [text, certain, *rest, table])
 
 
 def _embedding(data: ReportData) -> Section:

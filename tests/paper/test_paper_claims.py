@@ -1,4 +1,4 @@
-"""What notebook 02 and the README say of the paper's experiments is what their records say."""
+"""What notebook 02 and docs/paper.md say of the paper's experiments is what their records say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from readme import README
+from readme import PAGES
 
 from ips2_dask.paper.experiments import PAPER_SETS
 from ips2_dask.paper.reproduce import overview
@@ -101,7 +101,7 @@ def test_the_table_of_the_readme_is_that_of_the_record() -> None:
     records, readings = (
         json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("results", "readings")
     )
-    shown = re.search(r"<!-- paper -->\n(.*?)<!-- /paper -->", README, re.DOTALL)
+    shown = re.search(r"<!-- paper -->\n(.*?)<!-- /paper -->", PAGES["paper"], re.DOTALL)
     assert shown is not None
     assert shown[1] == overview(records, readings)
 
@@ -124,7 +124,7 @@ def test_what_is_there_to_cite_has_the_figures_of_the_record() -> None:
         assert found == pytest.approx(said, abs=6e-4), name
     assert best["changes"] == {"scale": "l2", "k": 7, "sigma": 0.5, "labels": "spectral"}
     notebook = NOTEBOOK.read_text(encoding="utf-8").replace("\n# ", " ")
-    for text in (" ".join(README.split()), notebook):
+    for text in (" ".join(PAGES["paper"].split()), notebook):
         for number in (".936", ".877", ".600", ".776", ".768"):
             assert number in text
 

@@ -150,7 +150,7 @@ def test_large_data_have_the_machine_for_themselves_but_in_the_quick_version() -
 
 def test_the_command_writes_flat_records_tables_and_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    arguments = ["reproduce", "--out", str(out), "--only", "similarities", "--quick", "--jobs", "1", "--json"]
+    arguments = ["bench", "reproduce", "--out", str(out), "--only", "similarities", "--quick", "--jobs", "1", "--json"]
     assert main(arguments) == 0
     said = capsys.readouterr()
     assert "1/1 similarities" in said.err
@@ -182,7 +182,7 @@ def test_the_command_writes_flat_records_tables_and_figures(tmp_path: Path, caps
 def test_arguments_that_can_not_be_used_are_named(
     arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["reproduce", "--out", str(tmp_path), *arguments]) == 2
+    assert main(["bench", "reproduce", "--out", str(tmp_path), *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"ips2: {said}: found ")
     assert not list(tmp_path.iterdir())
 

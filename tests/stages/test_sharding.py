@@ -119,7 +119,10 @@ def test_what_narrowing_down_passed_over_is_found_by_refinement(monkeypatch: pyt
 
 @pytest.mark.parametrize("count", [1, 2, 7, 300], ids=lambda count: f"{count}-shards")
 @pytest.mark.parametrize("name", ["curved", "far-apart"])
-def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_reported(name: str, count: int) -> None:
+def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_reported(
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ips2_dask.kernels.neighbors.RECALL_ROWS", 600)
     X = curved_gaussians(600, 8, 3, 1)[0]
     if name == "far-apart":
         X[:4] += 50  # fewer samples than a list has, in a place of their own
