@@ -753,7 +753,7 @@ CASES: list[Case] = [
     ),  # type: ignore[misc]
     Case(
         f"{RESULTS}: similarity: ask for similarity(..., distinct=True)",
-        small("runs.run", "MOST_ENTRIES", 9, lambda desk: run(np.vstack([X, X]), THREE).similarity("fused")),
+        small("runs.results", "MOST_ENTRIES", 9, lambda desk: run(np.vstack([X, X]), THREE).similarity("fused")),
         (lambda desk: run(np.vstack([X, X]), THREE).similarity("fused", distinct=True),),
     ),
     Case(
@@ -797,7 +797,7 @@ CASES: list[Case] = [
         "runs/layers.py: {}: run it again with this number of clusters into the same directory, which computes the last "
         "stages alone",
         small(
-            "runs.cuts",
+            "runs.layers",
             "MOST_SAMPLES",
             9,
             lambda desk: run(X, THREE, Resources(vectors="chunked"), store=desk.folder / "big").cut(2),

@@ -115,8 +115,10 @@ def test_no_task_holds_more_where_there_are_more_samples(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_control_rows_that_keep_their_chunks_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = arrays.read_whole
-    monkeypatch.setattr(
-        "ips2_dask.store.zarr_store.read_rows", lambda *where, kind=None: read(*where[:2], kind)[slice(*where[2:])]
-    )
+    read = arrays.read_rows
+
+    def whole(location: str, described: Any, low: int = 0, high: int | None = None, kind: Any = None) -> Any:
+        return read(location, described, 0, None, kind)[low:high]
+
+    monkeypatch.setattr("ips2_dask.store.zarr_store.read_rows", whole)
     assert "compare" in grown("ingest", tmp_path)
