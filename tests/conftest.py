@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
 from collections.abc import Iterator
@@ -106,3 +107,15 @@ def executor(request: pytest.FixtureRequest) -> Executor:
         return SerialExecutor()
     found: Executor = request.getfixturevalue("dask_executor")
     return found
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_users() -> Iterator[None]:
+    """No test leaves this process other variables of the package, by which later tests would do something else."""
+    before = _own_variables()
+    yield
+    assert _own_variables() == before
+
+
+def _own_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("IPS2_")}

@@ -220,6 +220,7 @@ def test_a_dask_array_that_is_no_matrix_of_numbers_is_refused(spoil: Callable[[A
         IPS2(n_clusters=2).fit(spoil(x))
 
 
+@pytest.mark.slow
 def test_a_client_is_used_and_clones_share_it(X: Array, labels: Array, client: Client, tmp_path: Path) -> None:
     fitted = IPS2(n_clusters=4, client=client, store=tmp_path / "run").fit(X)
     assert np.array_equal(fitted.labels_, labels)
@@ -238,6 +239,7 @@ def test_with_a_client_and_no_store_nothing_stays_behind(X: Array, labels: Array
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_the_workers_compute_the_blocks_of_a_dask_array(client: Client, tmp_path: Path) -> None:
     def marked(values: Array) -> Array:
         (tmp_path / str(_pid())).touch()

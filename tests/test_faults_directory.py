@@ -58,6 +58,7 @@ def check(examples: int, *, found: int | None = None, shrink: bool = True) -> No
         run_state_machine_as_test(machine, settings=chosen)
 
 
+@pytest.mark.slow
 def test_a_run_directory_survives_a_sequence_of_commands_kills_and_damage() -> None:
     check(1, found=0)
 

@@ -221,6 +221,8 @@ def test_the_oracle_and_the_explicit_paper_agree(seed: int, m: int, grid: bool, 
     chosen = reference.leading(reference.restricted(T, pairs), pairs, c)
     if rule != "rms" and len(set(np.round(chosen.values[chosen.values < 1], 7))) < (chosen.values < 1).sum():
         return  # of a repeated eigenvalue only the root mean square is defined
+    if rule == "signed" and np.isclose(chosen.vectors.max(axis=0), -chosen.vectors.min(axis=0)).any():
+        return  # its entries of largest size have either sign, so that last bits decide which one is made positive
     V = reference.high_order_similarity(chosen.vectors, chosen.weights, pairs, rule)
     np.testing.assert_allclose(explicit.high_order_similarity(T, c, rule), V, atol=1e-7)
 

@@ -298,6 +298,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")
 @pytest.mark.parametrize(("key", "values"), [pytest.param(*asked, marks=one_in_four(asked[0])) for asked in ASKED])
 def test_a_refused_run_goes_on_where_its_remedy_is_followed_in_python(
@@ -1353,9 +1354,10 @@ SLOW = {
     ],
 )
 def test_what_a_remedy_says_gets_further(case: Case, desk: Desk) -> None:
-    with desk.patch.context() as patch:
-        desk.patch = patch
+    patch = desk.patch
+    with patch.context() as desk.patch:
         message = refused(case.key, case.wrong, desk)
+    desk.patch = patch
     for right in case.rights:
         done(right, desk)
     if not case.rights:

@@ -409,6 +409,7 @@ def backed(folder: Path, n: int, form: Any = np.asarray) -> Path:
     return folder / "x.h5ad"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
 @pytest.mark.parametrize("mode", ["r", "r+"])
 def test_a_backed_file_is_read_by_rows_and_keeps_all_that_it_has(
@@ -555,6 +556,7 @@ def test_a_file_behind_a_link_is_written_where_it_lies(tmp_path: Path) -> None:
     assert "ips2" in anndata.read_h5ad(path).obs
 
 
+@pytest.mark.slow
 def test_workers_read_a_file_that_was_open_for_writing(tmp_path: Path) -> None:
     from distributed import Client, LocalCluster  # noqa: PLC0415  it takes a while
 
@@ -628,6 +630,7 @@ def test_scanpys_functions_take_the_results_on_real_cells(scanpy: Any) -> None:
     assert adjusted_rand_score(adata.obs["theirs"], adata.obs["communities"]) > 0.5
 
 
+@pytest.mark.slow
 def test_the_graph_is_where_scanpys_neighbours_would_be(scanpy: Any) -> None:
     adata = real_cells(scanpy)
     with warnings.catch_warnings():

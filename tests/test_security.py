@@ -211,6 +211,7 @@ def test_documents_of_a_run_are_read_as_json_alone(stranger: Path) -> None:
 # ---- a table of a stranger, and the page that shows it
 
 
+@pytest.mark.slow
 def test_names_of_files_and_columns_are_text_in_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout_kernel, "available", lambda: False)  # UMAP takes many seconds to compile
     attack = "<script>alert(1)</script>"

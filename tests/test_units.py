@@ -174,6 +174,7 @@ def test_what_is_shown_is_in_the_users_unit(power: int) -> None:
     assert found.report()["unit"] == found.unit
 
 
+@pytest.mark.slow
 def test_the_estimator_and_a_sweep_take_any_unit(tmp_path: Path) -> None:
     X = table()
     assert (IPS2(3).fit(X * 2.0**-900).labels_ == IPS2(3).fit(X).labels_).all()

@@ -157,6 +157,7 @@ def test_a_builder_ends_with_lists_that_a_run_could_use(name):
     assert recall(found.distances, lengths[order, -1]) >= 0.95
 
 
+@pytest.mark.slow
 def test_builders_are_measured_and_a_missing_one_is_named(tmp_path, monkeypatch):
     missing = graph.BUILDERS["hnswlib"]._replace(module="no_such_module_anywhere")
     monkeypatch.setitem(graph.BUILDERS, "hnswlib", missing)
@@ -224,6 +225,7 @@ def test_every_stage_of_a_run_is_timed_beside_its_plan(tmp_path):
     assert {r["c"] for r in found["results"]} == {4}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_kept_is_gone_on_with(tmp_path):
     arguments = ["--features", 4, "--clusters", 3, "--serial", "--keep", tmp_path / "kept"]
     first, second = (
@@ -259,6 +261,7 @@ def test_data_that_are_not_there_leave_nothing_to_keep(tmp_path, monkeypatch, ca
     assert not any((tmp_path / "kept").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_recorded_as_failed(tmp_path, capsys):
     arguments = ("--samples", 300, "--serial", "--memory-limit", "1MB")
     found = bench("end-to-end", *arguments, file=tmp_path / "out.json")

@@ -26,6 +26,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
         monkeypatch.setattr(records, "RECORDS", made)
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_made_again_and_is_listed_with_its_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,6 +51,7 @@ def test_what_is_there_is_not_made_again_and_is_listed_with_its_commit(
     assert not second.exists()
 
 
+@pytest.mark.slow
 def test_a_command_that_fails_ends_all_and_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

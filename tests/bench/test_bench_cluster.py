@@ -25,6 +25,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
     return {str(one["kind"]): one for one in cluster.measure(WORKERS, CHUNKS, NEAR, 4_000_000, 4, folder)}
 
 
+@pytest.mark.slow
 def test_all_solves_of_a_run_are_simulated(records: dict[str, dict[str, Any]]) -> None:
     assert list(records) == ["graph", "embedding", "walk", "all", "loss"]
     filter_products = levels.PRODUCTS + 1
@@ -40,6 +41,7 @@ def test_all_solves_of_a_run_are_simulated(records: dict[str, dict[str, Any]]) -
     assert all(one["again"] == 0 for one in solves)
 
 
+@pytest.mark.slow
 def test_a_filter_sends_what_its_halo_says(records: dict[str, dict[str, Any]]) -> None:
     products = levels.PRODUCTS + 1
     of_chunks = 2 + 2 * 2 + 3 + 1 + 1  # deflate, Gram matrices and rotations, those of Ritz, residuals, the state
@@ -52,6 +54,7 @@ def test_a_lost_worker_repeats_less_than_a_filter(records: dict[str, dict[str, A
     assert records["loss"]["products_again"] <= records["loss"]["again"]
 
 
+@pytest.mark.slow
 def test_gram_matrices_of_all_chunks_sum_up_to_what_a_solver_can_go_on_with(tmp_path: Path) -> None:
     """Through the scheduler and the client, as a run gets them."""
     solve = Solve(CHUNKS, 1000, NEAR, 8)

@@ -506,6 +506,7 @@ def wait_until(condition: Any, seconds: float = 60.0) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_demo_runs_on_a_cluster_and_finds_the_digits(tmp_path: Path) -> None:
     process = command("demo", "--json", cwd=tmp_path)
     out, err = process.communicate(timeout=200)
@@ -537,6 +538,7 @@ def long_input(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.slow)])
 def test_an_interrupted_run_returns_130_closes_its_cluster_and_can_be_continued(
     how: str, long_input: Path, tmp_path: Path

@@ -57,6 +57,7 @@ def test_workers_have_what_the_config_gives_them_and_an_estimator_runs_there(con
     np.testing.assert_array_equal(found.labels_, IPS2(n_clusters=3).fit(X).labels_)
 
 
+@pytest.mark.slow
 def test_the_command_line_says_the_dashboard_and_writes_dasks_report(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_the_command_line_says_the_dashboard_and_writes_dasks_report(
     assert "<html" in report.read_text()
 
 
+@pytest.mark.slow
 def test_one_worker_is_looked_at_from_inside(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     assert main(["cluster", "check", str(config), "--start", "--store", str(store)]) == 0
@@ -142,6 +144,7 @@ def test_a_cluster_whose_workers_follow_the_work_gives_the_same_labels(tmp_path:
     np.testing.assert_array_equal(found.labels, run(X, params, resources).labels)
 
 
+@pytest.mark.slow
 def test_a_local_cluster_leaves_this_process_its_environment_and_workers_have_their_own(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

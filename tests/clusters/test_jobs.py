@@ -83,6 +83,7 @@ def test_a_submitted_run_goes_on_by_itself_and_is_done(
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.slow
 def test_a_driver_that_refuses_its_input_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = submitted(capsys, str(tmp_path / "none.npy"), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
     until(lambda: state(job) not in ("running", "pending"))
@@ -90,6 +91,7 @@ def test_a_driver_that_refuses_its_input_has_failed(tmp_path: Path, capsys: pyte
     assert "none.npy" in "".join(log_lines(job))
 
 
+@pytest.mark.slow
 def test_a_cancelled_driver_ends_its_workers_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "long.npy", np.random.default_rng(0).normal(size=(9000, 20)))
     out = str(tmp_path / "run")
@@ -118,6 +120,7 @@ def test_a_cancelled_driver_ends_its_workers_first(tmp_path: Path, capsys: pytes
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_lost_and_the_same_submission_continues_its_run(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

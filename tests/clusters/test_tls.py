@@ -118,6 +118,7 @@ def secured(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield address
 
 
+@pytest.mark.slow
 def test_a_run_on_a_scheduler_with_certificates_gives_the_same_labels(
     secured: str, folder: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_run_on_a_scheduler_with_certificates_gives_the_same_labels(
         np.testing.assert_array_equal(there.labels, run(X, params).labels)
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_certificate_of_the_cluster_is_rejected(
     secured: str, folder: Path, foreign: Path, tmp_path: Path
 ) -> None:

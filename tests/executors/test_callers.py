@@ -68,6 +68,7 @@ def assert_refused(doors: dict[str, Callable[[], object]], *words: str, error: t
         assert all(word in str(caught.value) for word in words), (name, str(caught.value))
 
 
+@pytest.mark.slow
 def test_an_asynchronous_client_is_refused_where_its_loop_would_wait_and_taken_in_a_thread(
     stored: Run, tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def through_joblib(value: Any) -> Any:
         return joblib.load(stream)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", [copy.deepcopy, through_joblib, lambda value: pickle.loads(pickle.dumps(value))])
 def test_copies_of_an_estimator_are_without_its_client_and_predict(
     copied: Callable[[Any], Any], client: Client, tmp_path: Path
@@ -162,6 +164,7 @@ def script(guard: str, call: str, path: Path, **how: Any) -> subprocess.Complete
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [OWN, WITH])
 @pytest.mark.parametrize("guard", ["if True:", "def main():\n    print(X.shape)\nif main() is None:"])
 def test_a_script_without_a_guard_is_refused_before_a_worker_starts(guard: str, call: str, tmp_path: Path) -> None:
@@ -173,6 +176,7 @@ def test_a_script_without_a_guard_is_refused_before_a_worker_starts(guard: str, 
     assert done.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_a_script_from_standard_input_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "analysis.py"
     path.write_text(SCRIPT.format(guard="if __name__ == '__main__':", call=OWN))

@@ -41,6 +41,7 @@ def leave(client: Client) -> None:
         client.cluster.sync(client.cluster._correct_state)
 
 
+@pytest.mark.slow
 def test_a_run_whose_workers_are_gone_ends_and_goes_on_when_there_are_others(client: Client, tmp_path: Path) -> None:
     executor = DaskExecutor(client, patience=2.0)
     leave(client)
@@ -51,6 +52,7 @@ def test_a_run_whose_workers_are_gone_ends_and_goes_on_when_there_are_others(cli
     np.testing.assert_array_equal(found.labels, run(X, PARAMS, Resources(partition_rows=20)).labels)
 
 
+@pytest.mark.slow
 def test_handles_whose_workers_are_gone_are_given_up(client: Client) -> None:
     executor = DaskExecutor(client, patience=2.0)
     leave(client)
@@ -68,6 +70,7 @@ def test_a_task_that_waited_without_a_worker_runs_on_any_that_comes(client: Clie
     assert handle.result(timeout=20) == 1
 
 
+@pytest.mark.slow
 def test_workers_that_are_all_paused_are_no_workers_and_the_remedy_is_memory(client: Client) -> None:
     (address,) = client.scheduler_info()["workers"]
     client.cluster.sync(pause, client.cluster, address)

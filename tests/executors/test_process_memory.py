@@ -23,6 +23,7 @@ def _told(code: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_what_fits_is_given_and_what_does_not_is_a_memory_error() -> None:
     said = _told("""
         import numpy as np, psutil
@@ -41,6 +42,7 @@ def _ask(n: int) -> int:
     return len(np.ones(n, np.uint8))
 
 
+@pytest.mark.slow
 def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> None:
     with executor(Resources(n_workers=1, memory_limit=1 << 30)) as found:
         with pytest.raises(Lost, match="a task got no memory"):
@@ -48,6 +50,7 @@ def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> No
         assert found.results([found.submit("ask", _ask, 1 << 20)]) == [1 << 20]
 
 
+@pytest.mark.slow
 def test_pages_that_were_given_back_between_others_are_not_counted() -> None:
     said = _told("""
         import numpy as np, psutil
@@ -66,6 +69,7 @@ def test_pages_that_were_given_back_between_others_are_not_counted() -> None:
     assert said == "no more\n"
 
 
+@pytest.mark.slow
 def test_a_limit_ends_with_its_block() -> None:
     said = _told("""
         import numpy as np, psutil
@@ -80,6 +84,7 @@ def test_a_limit_ends_with_its_block() -> None:
     assert said == "no more\n"
 
 
+@pytest.mark.slow
 def test_a_cluster_of_threads_beside_a_local_cluster_leaves_its_process_as_it_is() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with (

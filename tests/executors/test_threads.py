@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 from ips2_dask import Params
@@ -22,6 +23,7 @@ def openmp(context: Context, item: int) -> tuple[dict[str, Any], dict[str, Any]]
     return {}, {"openmp": int(_openmp_effective_n_threads())}
 
 
+@pytest.mark.slow
 def test_no_task_has_more_than_one_thread_of_openmp(executor: Executor, tmp_path: Any) -> None:
     store = MemoryStore() if executor.n_workers == 1 else ZarrStore(str(tmp_path / "run"))
     context = Context(

@@ -47,6 +47,7 @@ def use(package: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_in_a_temporary_folder_of_this_user(package: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -58,6 +59,7 @@ def test_compiled_code_is_kept_in_a_temporary_folder_of_this_user(package: Path,
     assert list(folder.rglob("*.nbi"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["no folder", "open to others", "a link"])
 def test_without_any_folder_it_says_so_and_computes(case: str, package: Path, tmp_path: Path) -> None:
     temporary, own = tmp_path / "temporary", tmp_path / "temporary" / f"ips2-numba-{os.getuid()}"

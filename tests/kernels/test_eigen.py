@@ -537,6 +537,7 @@ def test_a_bound_of_pairs_bounds_the_blocks_of_fewer(fewer: int, more: int, colu
     assert int(held * 4 * fewer * columns) <= blocks_held(fewer, columns) <= blocks_held(more, columns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("panels", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_solve_holds_no_more_blocks_than_are_planned(panels: int) -> None:
     """Panels that have been joined would be one more."""

@@ -51,6 +51,7 @@ def _squared(X: Array) -> Array:
     return np.square(X[:, None] - X).sum(axis=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_groups_stay_together_and_the_same_bits_come_again(way: Any) -> None:
     X, y = groups()
@@ -62,6 +63,7 @@ def test_groups_stay_together_and_the_same_bits_come_again(way: Any) -> None:
     assert points.tobytes() == again.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
 def test_a_few_points_are_laid_out(way: Any, n: int) -> None:
@@ -147,6 +149,7 @@ def test_of_a_dense_matrix_the_strongest_entries_of_each_row_are_kept() -> None:
     np.testing.assert_array_equal(kept[kept > 0], S[kept > 0])
 
 
+@pytest.mark.slow
 def test_umap_is_not_imported_before_a_layout_is_asked_for() -> None:
     code = "import sys, ips2_dask.kernels.layout, ips2_dask.runs.run, ips2_dask.plots; print('umap' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)

@@ -63,6 +63,7 @@ def test_the_printed_reading_is_the_preset_of_the_package(small: Dataset) -> Non
         np.testing.assert_allclose(evaluator.similarity(method, PRINTED), expected, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "rule"), [(4, "rms"), (10, "abs"), (10, "signed"), (36, "rms")])
 def test_high_order_similarities_are_those_of_the_explicit_tensor(small: Dataset, k: int, rule: Any) -> None:
     T = explicit.tensor_similarity(small.X, n_neighbors=k)

@@ -106,6 +106,7 @@ def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, done: int, wort
     assert is_worth_a_cluster(store, [prepared]) == worth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("small_here", [True, *grid(False)])
 def test_little_that_is_left_can_be_kept_from_the_workers(
     small_here: bool,

@@ -359,6 +359,7 @@ def test_labels_of_two_workers_and_of_one_are_those_of_none(
     assert (one.tensor() != two.tensor()).nnz == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [FEW_SAMPLES - 1, FEW_SAMPLES])
 def test_labels_are_the_same_bits_where_k_means_is_one_task_and_where_it_is_several(
     m: int, dask_executor: DaskExecutor, tmp_path: Path
@@ -379,6 +380,7 @@ def test_labels_do_not_depend_on_the_order_in_which_tasks_complete(
     np.testing.assert_array_equal(found.labels, digits_labels)
 
 
+@pytest.mark.slow
 def test_tasks_that_run_twice_give_the_same_and_change_nothing(
     digits: Array, digits_labels: Array, tmp_path: Path
 ) -> None:
@@ -451,6 +453,7 @@ def test_relabelling_samples_permutes_the_similarities_and_the_labels(seed: int,
     assert adjusted_rand_score(first.labels[order], second.labels) == 1
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time_on_one_client_do_not_mix(dask_executor: DaskExecutor) -> None:
     data = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(4)]
     params = [keeping(n_clusters=2, n_neighbors=3 + seed) for seed in range(4)]
@@ -530,6 +533,7 @@ def test_what_was_there_before_a_parameter_changed_is_still_there(finished: tupl
     assert skipped(run(X, SMALL, store=directory)) == list(STAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operator", "tol"), [("triplets", 1e-3), ("matrix-free", 1e-7), *grid(("matrix-free", 1e-3))])
 def test_runs_after_one_another_in_one_directory_are_each_as_if_alone(
     blobs: Array, operator: str, tol: float, tmp_path: Path
@@ -545,6 +549,7 @@ def test_runs_after_one_another_in_one_directory_are_each_as_if_alone(
             assert getattr(shared, name).tobytes() == getattr(alone, name).tobytes(), (change, name)
 
 
+@pytest.mark.slow
 def test_other_data_or_other_partitions_reuse_nothing(blobs: Array, tmp_path: Path) -> None:
     params = Params(n_clusters=3)
     run(blobs, params, store=tmp_path)

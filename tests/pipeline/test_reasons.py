@@ -79,6 +79,7 @@ def test_a_changed_parameter_is_named_by_every_stage_that_it_changes(
         assert cause in said[name], name
 
 
+@pytest.mark.slow
 def test_changed_data_partitions_and_code_are_told_apart(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(X + 1, FIRST, store=directory)
     assert why(directory)["ingest"] == "the input changed"

@@ -339,6 +339,7 @@ def test_the_transpose_has_the_columns_as_samples(name: str, tmp_path: Path) -> 
     assert source.fingerprint != plain.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_fingerprint_follows_content_and_not_name(name: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()

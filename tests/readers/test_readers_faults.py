@@ -192,6 +192,7 @@ ALIKE = ("mat-plain", "mat-sparse", "mtx.gz")
 """Formats that SciPy reads as others, in a process a file."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in FORMATS if not name.startswith("zarr")],
@@ -346,6 +347,7 @@ def test_a_filter_that_is_no_part_of_hdf5_is_refused(tmp_path: Path) -> None:
     assert "filter 305" in refused(tmp_path / "x.h5").found
 
 
+@pytest.mark.slow
 def test_a_cell_has_to_be_told_from_a_matrix(tmp_path: Path) -> None:
     cell = np.empty((1, 2), dtype=object)
     cell[0, 0], cell[0, 1] = np.eye(3), np.eye(4)

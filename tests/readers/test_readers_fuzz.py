@@ -10,6 +10,7 @@ EACH = {"manifest": 4, "mat": 5, "mat-plain": 5, "mat-sparse": 5, "mtx": 5, "mtx
 """Cases of those that take longer than a few milliseconds; files that SciPy reads take a process each."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", list(CASES))
 @pytest.mark.parametrize("times", [1, pytest.param(8, marks=pytest.mark.slow)])

@@ -112,6 +112,7 @@ def test_labels_in_hdf5_may_be_strings_of_any_kind(tmp_path: Path) -> None:
     assert labels_of(spec, "column") == y.tolist()
 
 
+@pytest.mark.slow
 def test_matlab_s_strings_are_labels_in_both_versions(tmp_path: Path) -> None:
     X, y = table()
     text = [["cat", "dog", "owl"][label] for label in y]
@@ -163,6 +164,7 @@ def test_a_sparse_variable_without_entries_is_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "x.mat")
 
 
+@pytest.mark.slow
 def test_sparse_variables_and_dense_ones_agree(tmp_path: Path) -> None:
     X, _ = table()
     scipy.io.savemat(tmp_path / "x.mat", {"S": sparse.csc_array(X), "D": X})

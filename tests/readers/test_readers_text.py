@@ -174,6 +174,7 @@ def test_the_header_of_a_wide_table_may_be_longer_than_a_block(tmp_path: Path, m
     assert source.shape == (1, 50)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_any_rows_are_found_whatever_the_size_of_the_blocks(

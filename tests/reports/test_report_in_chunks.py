@@ -71,12 +71,14 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
 
 
+@pytest.mark.slow
 def test_a_small_run_in_chunks_has_the_page_of_a_run_in_core(sharded: tuple[Run, Run]) -> None:
     whole, chunks = (render(found).split("<h2") for found in sharded)
     differing = [a[:40] for a, b in zip(whole, chunks, strict=True) if a != b]
     assert all("asked" in text or "again" in text for text in differing), differing  # the directory, the vectors
 
 
+@pytest.mark.slow
 def test_what_is_counted_and_summed_is_that_of_all_samples(both: tuple[Run, Run], drawn: None) -> None:
     whole, chunks = (ReportData(found) for found in both)
     assert isinstance(chunks.run, sample.RunSample)
@@ -98,6 +100,7 @@ def test_what_is_counted_and_summed_is_that_of_all_samples(both: tuple[Run, Run]
             np.testing.assert_array_equal(*counts)
 
 
+@pytest.mark.slow
 def test_what_is_said_of_a_sample_is_what_the_whole_run_says_of_its_row(both: tuple[Run, Run], drawn: None) -> None:
     whole, data = both[0], ReportData(both[1])
     rows = data.run.rows
@@ -112,6 +115,7 @@ def test_what_is_said_of_a_sample_is_what_the_whole_run_says_of_its_row(both: tu
     assert set(whole.distinct[least]) <= set(rows.tolist())
 
 
+@pytest.mark.slow
 def test_cells_of_heat_maps_are_means_of_blocks(tmp_path: Path, drawn: None) -> None:
     """Without shards the run's order is the input's, so that the pictures are those of the whole run."""
     whole, chunks = made(300, tmp_path, duplicates="keep")
@@ -121,6 +125,7 @@ def test_cells_of_heat_maps_are_means_of_blocks(tmp_path: Path, drawn: None) -> 
         np.testing.assert_allclose(found.cells[kind], expected.cells[kind], rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_large_run_says_what_was_drawn(sharded: tuple[Run, Run], drawn: None, tmp_path: Path) -> None:
     text = report(str(sharded[1].path), tmp_path / "report.html").read_text()
     n = len(sample.shown(sharded[1]).labels)

@@ -236,6 +236,7 @@ def test_the_summary_says_in_a_line_how_labels_were_found(
     assert any(re.match(rf" *label +{re.escape(stage)}  ", text) for text in said)
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(made: Run, page: Path, tmp_path: Path) -> None:
     assert report(made, tmp_path / "again.html").read_bytes() == page.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["again.html"]
@@ -295,6 +296,7 @@ def test_the_command_writes_the_page_into_the_run_directory_and_says_where(
     assert main([*asked[:-1], "--quiet"]) == 0  # a page in its directory does not keep a run from going on
 
 
+@pytest.mark.slow
 def test_the_command_of_the_report_makes_the_run_again(table: Path, tmp_path: Path) -> None:
     options = [
         "--neighbors",

@@ -302,6 +302,7 @@ def test_scanpys_tools_take_an_exported_graph(member: str, tmp_path: Path) -> No
     assert np.isfinite(adata.obsm["X_umap"]).all()
 
 
+@pytest.mark.slow
 def test_results_of_the_call_from_python_are_replaced_by_those_of_an_export_and_the_other_way(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     from ips2_dask.scanpy import ips2  # noqa: PLC0415  needs anndata

@@ -158,6 +158,7 @@ def test_fresh_refuses_to_delete_what_is_no_run_directory(
     assert size(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [35, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_collection_that_is_killed_leaves_no_receipt_of_arrays_that_are_gone(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

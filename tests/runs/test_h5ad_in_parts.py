@@ -81,6 +81,7 @@ def check(found: Run, path: Path) -> None:
     assert [p for p in path.parent.iterdir() if p.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "vectors"),
     [

@@ -62,6 +62,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return open_run(folder / "whole"), in_chunks(made, folder / "chunks", BUCKET)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_whole_is_the_same(both: tuple[Run, Run]) -> None:
     for whole, chunks in (both, (both[0].clustered, both[1].clustered)):
         for name in ("labels", "certainty", "left_out", "embedding", "rows"):

@@ -74,6 +74,7 @@ def test_every_kind_of_run_is_laid_out(way: str, umap: bool, monkeypatch: pytest
     assert agreement(points, found.labels[samples], 5) > 0.8
 
 
+@pytest.mark.slow
 @needs_umap
 def test_the_layout_of_digits_tells_clusters_apart_better_than_two_coordinates() -> None:
     """Measured: .98 against .93."""
@@ -90,6 +91,7 @@ def test_so_does_t_sne(without_umap: None) -> None:
     assert agreement(found.layout.points, found.labels) > agreement(two, found.labels) + 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umap", BOTH)
 def test_partitions_change_no_bit_and_another_seed_gives_another_layout(
     umap: bool, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +131,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Run, Run]:
     return whole, in_chunks(whole, tmp_path / "chunks", 128)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("umap", BOTH)
 def test_of_a_large_run_drawn_rows_of_the_embedding_are_laid_out(
     both: tuple[Run, Run], umap: bool, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +171,7 @@ def test_a_large_run_without_an_embedding_has_no_layout(monkeypatch: pytest.Monk
         _ = run(table(), *WAYS["without an embedding"]).layout
 
 
+@pytest.mark.slow
 def test_of_a_large_run_in_chunks_no_array_of_all_samples_is_read(
     both: tuple[Run, Run], without_umap: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

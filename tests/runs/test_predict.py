@@ -100,6 +100,7 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_with_it(
     np.testing.assert_allclose(found.transform(X[150:]), whole, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [None, 4])
 def test_partitions_and_shards_give_the_labels_of_one_piece(
     blobs3: tuple[Array, Array], shards: int | None, tmp_path: Path

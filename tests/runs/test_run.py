@@ -87,6 +87,7 @@ def unit_of(pairs: Array) -> Array:
     return np.where(pairs[:, 0] < pairs[:, 1], np.sqrt(2.0), 1.0)
 
 
+@pytest.mark.slow
 def test_what_is_opened_is_what_the_run_returned(finished: Run, opened: Run) -> None:
     assert opened.path == finished.path
     assert opened.params == finished.params

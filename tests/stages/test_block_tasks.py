@@ -148,6 +148,7 @@ def test_a_solve_finds_the_eigenvalues() -> None:
     np.testing.assert_allclose(dense @ y, y * solution.values[:4], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("columns", [8, 3])
 def test_workers_give_the_bits_of_one_process(columns: int, dask_executor: DaskExecutor) -> None:
@@ -160,6 +161,7 @@ def test_workers_give_the_bits_of_one_process(columns: int, dask_executor: DaskE
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_a_filter_is_the_same_in_parts_that_are_waited_for(
     dask_executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

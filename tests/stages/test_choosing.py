@@ -159,6 +159,7 @@ def test_without_fast_plscan_the_eigengap_chooses_and_says_so(monkeypatch: pytes
     assert "the number of clusters is the eigengap's" in choice["warnings"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [60, 400])
 def test_runs_in_chunks_choose_the_same_number(m: int, tmp_path: Path) -> None:
     X, _ = make_blobs(m, 6, centers=4, random_state=2)
@@ -215,6 +216,7 @@ def test_what_was_made_for_the_choice_alone_is_not_needed_any_more(tmp_path: Pat
     assert again.choice == first.choice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_of_thousands_the_solve_of_the_choice_serves_the_chosen_number(vectors: str, tmp_path: Path) -> None:
     X, _ = make_blobs(2100, 4, centers=4, cluster_std=0.5, random_state=0)
@@ -224,6 +226,7 @@ def test_of_thousands_the_solve_of_the_choice_serves_the_chosen_number(vectors: 
     np.testing.assert_array_equal(found.labels, run(X, Params(n_clusters=4), Resources(vectors=vectors)).labels)
 
 
+@pytest.mark.slow
 def test_the_choice_is_made_again_where_the_fused_similarity_is_another(tmp_path: Path) -> None:
     X, _ = make_blobs(120, 4, centers=4, random_state=0)
     run(X, Params(max_clusters=8), store=tmp_path / "run")

@@ -177,6 +177,7 @@ def test_a_component_without_a_leaf_takes_the_label_of_its_nearest_sample(monkey
     assert set(found.labels[y == 2]) == set(found.labels[y == 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [None, 5])
 def test_labels_do_not_depend_on_partitions_or_on_the_order_of_tasks(shards: int | None) -> None:
     X, _ = make_blobs(700, 5, centers=6, cluster_std=2.0, random_state=4)
@@ -188,6 +189,7 @@ def test_labels_do_not_depend_on_partitions_or_on_the_order_of_tasks(shards: int
     assert results(run_on(ShuffledExecutor(1), X, params, 100, vectors="chunked")) == results(whole)
 
 
+@pytest.mark.slow
 def test_islands_and_equal_rows_have_the_same_bits_on_workers(dask_executor: DaskExecutor, tmp_path: Path) -> None:
     rows = np.concatenate([far_groups(200, 200, 7, 8), far_groups(200, 200, 7, 8)[:30]])
     here = run(rows, Params(n_clusters=2), Resources(partition_rows=110, vectors="chunked"))
@@ -241,6 +243,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["islands", pytest.param("digits", marks=pytest.mark.slow)])
 def test_a_stage_that_is_stopped_again_and_again_ends_with_the_same_bits(
     data: str, X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +279,7 @@ def test_a_stage_that_is_stopped_again_and_again_ends_with_the_same_bits(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [["embedding-p000003"], ["labels-p000002", "shares-p000001", "rows-000000"]])
 def test_a_lost_part_is_computed_again_with_the_same_bits(lost: list[str], X: Array, tmp_path: Path) -> None:
     resources = dataclasses.replace(CHUNKED, partition_rows=150)
@@ -290,6 +294,7 @@ def test_a_lost_part_is_computed_again_with_the_same_bits(lost: list[str], X: Ar
     np.testing.assert_array_equal(by_partition(again._context, "embedding-", "high_order_basis"), bases)
 
 
+@pytest.mark.slow
 def test_no_array_of_the_stage_grows_with_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for those of the solve, which its own tests look at. Partitions, draws and buckets have as many rows."""
     monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 90)
@@ -337,6 +342,7 @@ def test_no_array_of_the_stage_grows_with_the_samples(monkeypatch: pytest.Monkey
     assert {name for name in many if many[name] > max(few[name], 140)} <= by_number_of_partitions | of_chunks
 
 
+@pytest.mark.slow
 def test_the_number_of_clusters_is_chosen_from_the_same_eigenvalues(tmp_path: Path) -> None:
     X, _ = make_blobs([90] * 6 + [7], 6, centers=np.eye(7, 6) * 30, random_state=1)
     whole = run(X, Params(max_clusters=12))

@@ -77,6 +77,7 @@ def check_against_oracle(found: Run, d: Array) -> None:
         np.testing.assert_allclose(dense, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("affinity", slowly(["heat-knn", "gaussian"], "heat-knn"))
 @pytest.mark.parametrize("operator", slowly(["triplets", "matrix-free"], "triplets"))
 @pytest.mark.parametrize("metric", METRICS)
@@ -86,6 +87,7 @@ def test_a_run_measures_by_its_metric_from_neighbours_to_tensor(metric: str, ope
     check_against_oracle(run_on(SerialExecutor(), X, params, rows=13), reference.distances(X, metric))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", slowly(METRICS, "chebyshev", "hellinger"))
 def test_labels_by_any_metric_do_not_depend_on_who_computes(
     metric: str, dask_executor: DaskExecutor, tmp_path: Path
@@ -126,6 +128,7 @@ def test_columns_are_scaled_by_the_letter_before_an_angle_is_taken(metric: str, 
     assert cut.neighbors.distances.tobytes() == whole.neighbors.distances.tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "row", "said"),
     [
@@ -303,6 +306,7 @@ def test_distances_decide_ties_by_id_and_the_gaussian_of_all_pairs(any_data: Arr
     check_against_oracle(run_on(SerialExecutor(), d, params, rows=9), np.asarray(d, np.float32).astype(np.float64))
 
 
+@pytest.mark.slow
 def test_distances_on_a_cluster_and_in_a_directory_give_the_same(dask_executor: DaskExecutor, tmp_path: Path) -> None:
     d = reference.distances(samples())
     np.save(tmp_path / "d.npy", d)
@@ -451,6 +455,7 @@ def test_zeros_that_are_stored_are_distances() -> None:
         assert found.neighbors.distances.min(axis=1).max() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["npz", "mtx", "h5ad"])
 def test_sparse_distances_come_from_files_on_a_cluster(
     ending: str, dask_executor: DaskExecutor, tmp_path: Path

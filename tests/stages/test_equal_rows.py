@@ -86,6 +86,7 @@ def test_a_similarity_is_of_all_rows_or_of_distinct_ones() -> None:
     np.testing.assert_array_equal(own[found.first_rows], own)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_kept_is_gone_on_with(tmp_path: Path) -> None:
     X, _ = _repeated(3)
     resources = Resources(partition_rows=50)

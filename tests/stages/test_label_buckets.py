@@ -76,6 +76,7 @@ def lengths(found: Run) -> list[int]:
     return [one["arrays"]["known"]["shape"][0] for _, one in sorted(parts.items()) if "known" in one["arrays"]]
 
 
+@pytest.mark.slow
 def test_no_part_of_a_run_in_chunks_has_the_labels_of_all_rows(tmp_path: Path) -> None:
     found, codes = made(tmp_path)
     assert lengths(found) == [70, 70, 70, 70, 20]
@@ -86,6 +87,7 @@ def test_no_part_of_a_run_in_chunks_has_the_labels_of_all_rows(tmp_path: Path) -
     np.testing.assert_array_equal(whole.known_labels, codes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_lost_is_made_again(tmp_path: Path) -> None:
     found, codes = made(tmp_path)
     found._store.drop(found._context.folders["ingest"], known_labels.bucket_name(2))
@@ -96,6 +98,7 @@ def test_a_bucket_that_is_lost_is_made_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.labels, found.labels)
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def in_one_part(context: Any, source: Any) -> Any:
         classes = classes_of(source)

@@ -86,6 +86,7 @@ def test_shards_and_chunks_find_the_same_communities() -> None:
     np.testing.assert_array_equal(chunked.predict(X), chunked.labels)
 
 
+@pytest.mark.slow
 def test_one_worker_and_two_give_the_same_bits(tmp_path: Path) -> None:
     X, _ = blobs()
     want = run(X, AUTO, Resources(partition_rows=80))

@@ -181,6 +181,7 @@ def test_rows_that_are_left_out_leave_no_trace_in_the_others(more: dict[str, Any
         np.testing.assert_array_equal(found.predict(X[~kept]), np.full((~kept).sum(), -1))
 
 
+@pytest.mark.slow
 def test_workers_find_the_same_in_any_partitions(dask_executor: DaskExecutor, tmp_path: Path) -> None:
     X, _ = with_gaps()
     table = pd.DataFrame(X, columns=list("abcd")).assign(kind=np.array(["u", "v", None])[np.arange(120) % 3])
@@ -248,6 +249,7 @@ def test_infinite_values_columns_without_values_and_too_few_rows_are_refused(
         assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_gone_on_with_and_lost_parts_are_made_again(tmp_path: Path) -> None:
     X, _ = with_gaps()
     for features in (MEDIAN, DROP):
@@ -266,6 +268,7 @@ def test_a_run_is_gone_on_with_and_lost_parts_are_made_again(tmp_path: Path) -> 
         np.testing.assert_array_equal(mended.labels, first.labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["median", "drop"])
 def test_a_run_that_is_killed_in_its_ingest_goes_on(missing: str, tmp_path: Path) -> None:
     X, _ = with_gaps(2000)
@@ -283,6 +286,7 @@ def test_a_run_that_is_killed_in_its_ingest_goes_on(missing: str, tmp_path: Path
     np.testing.assert_array_equal(found.labels, expected.labels)
 
 
+@pytest.mark.slow
 def test_the_command_exports_scores_and_reports_of_kept_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

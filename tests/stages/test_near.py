@@ -159,6 +159,7 @@ def parts_of(store: ZarrStore, stage: str) -> dict[str, str]:
     return {name: content_of(receipt) for name, receipt in store.parts(folder).items()}
 
 
+@pytest.mark.slow
 def test_what_partitions_send_is_dropped(undisturbed: Run) -> None:
     root = Path(str(undisturbed._context.store.location))
     for sent in ("tensor-*/edges-", "assemble-*/pieces-", "assemble-*/joins-", "fuse-*/shares-"):
@@ -170,6 +171,7 @@ def test_what_partitions_send_is_dropped(undisturbed: Run) -> None:
         assert not list(root.glob(f"ingest-*/{sent}*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
     [

@@ -36,6 +36,7 @@ def found_with(operator: str, executor: Any = None, store: Path | None = None, k
     return run_on(executor or SerialExecutor(), groups()[0], params, rows=rows, store=store, vectors="chunked")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [3, 7])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str, k: int) -> None:
@@ -59,6 +60,7 @@ def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str,
         np.testing.assert_allclose(product, R[span] @ x, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_eigenvalues_in_chunks_are_those_of_the_oracle_and_labels_those_of_the_groups(operator: str) -> None:
     found = found_with(operator)
@@ -72,12 +74,14 @@ def test_eigenvalues_in_chunks_are_those_of_the_oracle_and_labels_those_of_the_g
     assert adjusted_rand_score(groups()[1], found.labels) > 0.6
 
 
+@pytest.mark.slow
 def test_workers_give_the_bits_of_one_process(dask_executor: DaskExecutor, tmp_path: Path) -> None:
     one, other = found_with("triplets", rows=40), found_with("triplets", dask_executor, tmp_path / "run", rows=40)
     for name in ("labels", "eigenvectors", "degrees", "eigenvalues"):
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 
 
+@pytest.mark.slow
 def test_triplets_are_stored_by_partition_and_read_again(tmp_path: Path) -> None:
     found = found_with("triplets", store=tmp_path / "run")
     context = open_run(tmp_path / "run")._context
@@ -91,6 +95,7 @@ def test_triplets_are_stored_by_partition_and_read_again(tmp_path: Path) -> None
     assert all(stage["skipped"] for stage in again.manifest["stages"])
 
 
+@pytest.mark.slow
 def test_another_epsilon_in_one_directory_is_another_operator(tmp_path: Path) -> None:
     X = groups(60)[0]
     X[1:] *= 1e-4  # so that epsilon counts beside the distances

@@ -135,6 +135,7 @@ class LabelsOf:
             self.shares = P @ self.shares
 
 
+@pytest.mark.slow
 def test_results_are_the_same_bits_on_workers(X: Array, dask_executor: DaskExecutor, tmp_path: Path) -> None:
     here = run(X, PARAMS, CHUNKED, store=tmp_path / "here")
     there = run_on(dask_executor, X, PARAMS, 60, tmp_path / "there", vectors="chunked")
@@ -230,6 +231,7 @@ def test_labels_are_looked_for_again_where_the_package_has_come(
     assert chosen(found)["rounding"] == "density"
 
 
+@pytest.mark.slow
 def test_a_density_without_such_a_cut_is_said(X: Array) -> None:
     found = run(X, Params(n_clusters=90, assign_labels="density"))
     assert chosen(found)["rounding"] == "kmeans"

@@ -124,6 +124,7 @@ def test_partitions_are_parts_of_large_shards_or_some_whole_small_ones(sizes: li
     assert len(lengths) <= min(-(-m // rows) + len(sizes), 3 * m // max(1, joined) + 1)  # what a plan says
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["curved", "integers"])
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_shards_that_share_a_partition_change_no_graph(
@@ -142,6 +143,7 @@ def test_shards_that_share_a_partition_change_no_graph(
         np.testing.assert_array_equal(alone.labels, found.labels)
 
 
+@pytest.mark.slow
 def test_the_users_numbers_are_asked_for_by_partition(tmp_path: Path) -> None:
     X = curved_gaussians(500, 5, 3, 1)[0]
     run(X, Params(n_clusters=3, shards=5), Resources(partition_rows=70), store=tmp_path / "run")
@@ -184,6 +186,7 @@ def test_a_crowd_of_copies_is_not_divided_for_ever() -> None:
     assert (d[200:] == 0).all()
 
 
+@pytest.mark.slow
 def test_large_shards_are_divided_and_the_recall_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     X = curved_gaussians(3000, 8, 4, 0)[0]
     whole = run(X, Params(n_clusters=4, shards=3), Resources(partition_rows=500))

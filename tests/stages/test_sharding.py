@@ -117,6 +117,7 @@ def test_what_narrowing_down_passed_over_is_found_by_refinement(monkeypatch: pyt
     assert history[0] < 0.95 <= history[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 7, 300], ids=lambda count: f"{count}-shards")
 @pytest.mark.parametrize("name", ["curved", "far-apart"])
 def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_reported(
@@ -170,6 +171,7 @@ def crowded() -> Array:
     return X
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [noise, crowded])
 def test_where_refinement_does_not_keep_the_promise_every_pair_is_compared(make: Any) -> None:
     X = make()

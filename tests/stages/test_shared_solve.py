@@ -17,6 +17,7 @@ def samples():
     return curved_gaussians(M, 6, 8, 0)[0]
 
 
+@pytest.mark.slow
 def test_another_number_of_clusters_needs_no_other_solve(X, tmp_path: Path):
     first = run(X, Params(n_clusters=10), store=tmp_path / "run")
     again = {}

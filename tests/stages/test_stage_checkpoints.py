@@ -59,6 +59,7 @@ def solve(store: Path | None, vectors: str) -> Run:
     return run(X, PARAMS, Resources(partition_rows=50, vectors=vectors), store=store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_a_solve_that_stopped_goes_on_from_its_last_checkpoint_to_the_same_bits(
     vectors: str, filters: Callable[[bool], list[str]], tmp_path: Path
@@ -107,6 +108,7 @@ class Counting(SerialExecutor):
 SHARDED = Params(n_clusters=3, graph="shards")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [0.95, 1.1], ids=["refined", "searched exactly"])
 def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
     least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +127,7 @@ def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
         assert {stage for stage, _, _ in again} <= {"ingest"}, again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["rename_many", "drop_many"])
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_sharded_graph_that_stops_while_it_takes_things_away_goes_on(
@@ -153,6 +156,7 @@ def test_a_sharded_graph_that_stops_while_it_takes_things_away_goes_on(
     assert max(done.values()) == 1
 
 
+@pytest.mark.slow
 def test_blocks_that_are_stored_between_products_are_the_same_and_leave_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

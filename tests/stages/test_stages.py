@@ -59,6 +59,7 @@ def test_samples_are_the_input_less_a_centre_by_partition(executor: Executor, bl
     np.testing.assert_allclose(back, blobs, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_file_that_workers_read_and_an_array_that_is_handed_on_give_the_same_samples(
     executor: Executor, blobs: Array, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_the_graph_has_six_columns_or_k_and_a_bandwidth_of_each_kind(any_data: A
         np.testing.assert_allclose(whole(found, "neighbors", "bandwidths"), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_pairs_and_entries_of_each_partition_belong_to_it_and_to_no_other(executor: Executor, tmp_path: Path) -> None:
     X = DATA["integers"]()
     found = run_on(executor, X, PARAMS, 10, tmp_path)
@@ -345,6 +347,7 @@ def arrays_of(store: ZarrStore, folder: str) -> list[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -442,6 +445,7 @@ def test_a_run_is_a_zarr_group_that_others_can_read(finished: Path) -> None:
         np.testing.assert_array_equal(read, found._store.read(folder, part, name))
 
 
+@pytest.mark.slow
 def test_a_missing_chunk_of_any_array_is_noticed_and_named(finished: Path) -> None:
     tried = 0
     for folder, part, name, place in every_array(finished):
@@ -582,6 +586,7 @@ def test_arrays_longer_than_a_chunk_are_cut_by_rows_and_each_chunk_is_watched(
     assert_damaged(tmp_path, folder, part, name)
 
 
+@pytest.mark.slow
 def test_digits_keep_their_shape_through_all_stages(executor: Executor, tmp_path: Path) -> None:
     X = load_digits().data[:150].astype(np.uint8)
     found = run_on(executor, X, Params(n_clusters=10), 40, tmp_path)

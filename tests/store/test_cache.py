@@ -75,6 +75,7 @@ def test_what_is_too_large_is_returned_and_goes_with_the_next() -> None:
     assert names_in(cache) == {"a"}
 
 
+@pytest.mark.slow
 def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def some(chunks: list[Any]) -> list[Any]:
     return chunks if len(chunks) < 4 else [chunks[0], chunks[len(chunks) // 2], chunks[-1]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_damage_of_any_array_is_noticed_when_it_is_read_and_named(finished: Path, fault: str) -> None:
     store, tried = ZarrStore(str(finished)), 0
@@ -191,6 +192,7 @@ def computed(found: Any) -> list[str]:
     return [stage["name"] for stage in found.report()["stages"] if not stage["skipped"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampled", [12, pytest.param(40, marks=pytest.mark.slow)])
 def test_any_flipped_byte_of_any_file_is_found_by_verify(spoiled: Path, sampled: int) -> None:
     rng = np.random.default_rng(0)
@@ -210,6 +212,7 @@ ALONE = {"ingest", "neighbors", "tensor", "fuse"}
 """Stages whose partitions can be computed one by one."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [pytest.param("deleted", marks=pytest.mark.slow), "flipped"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_same_command_computes_the_damaged_partition_again_and_nothing_after_it(

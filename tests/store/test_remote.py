@@ -53,6 +53,7 @@ def test_a_run_behind_a_url_has_the_labels_of_one_in_memory(X: Array, root: str)
     assert found.path == f"{root}/run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("assign", ["kmeans", pytest.param("density", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("vectors", ["in-core", pytest.param("chunked", marks=pytest.mark.slow)])
 def test_a_partition_takes_the_same_number_of_requests_in_any_run(

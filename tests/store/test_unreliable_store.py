@@ -195,12 +195,14 @@ def until_done(weather: Callable[[int], Weather], most: int = 60) -> tuple[int, 
     raise AssertionError(f"no end: {failures[-1]}")
 
 
+@pytest.mark.slow
 def test_without_retries_a_lost_answer_is_one_line_and_the_same_command_goes_on(labels: npt.NDArray[np.int32]) -> None:
     failed, _ = until_done(lambda seed: some_are_lost(seed, 0.02))
     assert failed > 1
     assert_sound(labels)
 
 
+@pytest.mark.slow
 def test_a_part_whose_receipt_arrived_is_kept_though_the_answer_got_lost(labels: npt.NDArray[np.int32]) -> None:
     assert_receipts_hold(labels)
 
@@ -220,6 +222,7 @@ def assert_receipts_hold(labels: npt.NDArray[np.int32]) -> None:
     assert_sound(labels)
 
 
+@pytest.mark.slow
 def test_control_arrays_that_went_after_a_lost_answer_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch, labels: npt.NDArray[np.int32]
 ) -> None:
@@ -256,6 +259,7 @@ def test_a_store_that_is_busy_for_a_while_makes_no_difference(labels: npt.NDArra
     assert_sound(labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["pipe_file", "cat_file", "ls", "rm_file"])
 def test_a_store_that_stays_busy_is_one_line_and_the_same_command_goes_on(
     verb: str, labels: npt.NDArray[np.int32]
@@ -314,11 +318,13 @@ def receipts_before_their_arrays() -> list[str]:
     return early
 
 
+@pytest.mark.slow
 def test_on_a_slow_store_a_receipt_comes_after_all_that_it_names(labels: npt.NDArray[np.int32]) -> None:
     assert receipts_before_their_arrays() == []
     assert_sound(labels)
 
 
+@pytest.mark.slow
 def test_control_a_receipt_that_does_not_wait_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(self: FreshStore) -> None:
         del self

@@ -36,11 +36,13 @@ def judged(found: Run) -> dict[str, Any]:
     return {name: value for name, value in judge.judge_run(found, SETTINGS).items() if name != "seconds"}
 
 
+@pytest.mark.slow
 def test_a_run_in_chunks_is_judged_as_one_in_core(both: tuple[Run, Run]) -> None:
     whole, chunks = (judged(found) for found in both)
     assert chunks == whole
 
 
+@pytest.mark.slow
 def test_a_large_run_is_judged_from_drawn_rows_and_sums(both: tuple[Run, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = judged(both[0])
     monkeypatch.setattr(sample, "SHOWN", 120)

@@ -30,6 +30,7 @@ def whole(X: Array, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return sweep(X, (4, 5, 7), (5, 7), (0.2, 1.0), store=tmp_path_factory.mktemp("sweep") / "run")
 
 
+@pytest.mark.slow
 def test_each_stage_is_computed_once_for_all_points_that_share_it(whole: Any) -> None:
     assert len(whole.points) == 12
     # few samples keep the tensor's entries, which depend on sigma; matrix-free, "tensor" would be 2
@@ -56,6 +57,7 @@ def test_a_tensor_that_is_not_assembled_is_the_same_for_every_sigma(X: Array, tm
     assert (found.computed["tensor"], found.computed["assemble"]) == (1, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [pytest.param(3, marks=pytest.mark.slow), 5])
 def test_the_right_number_of_clusters_is_ranked_first(c: int, tmp_path: Path) -> None:
     X, _ = make_blobs(40 * c, 5, centers=c, random_state=1)
@@ -63,6 +65,7 @@ def test_the_right_number_of_clusters_is_ranked_first(c: int, tmp_path: Path) ->
     assert found.best.params.n_clusters == c
 
 
+@pytest.mark.slow
 def test_a_point_is_the_run_of_its_parameters(whole: Any, X: Array) -> None:
     point = whole.points[3]
     alone = run(X, point.params)
@@ -83,6 +86,7 @@ def test_the_directory_is_that_of_the_best_run_and_everything_works_on_it(whole:
     assert all(stage["skipped"] for stage in again.manifest["stages"])
 
 
+@pytest.mark.slow
 def test_the_same_call_again_computes_nothing_and_gives_the_same_bytes(X: Array, tmp_path: Path) -> None:
     def files() -> dict[str, bytes]:
         folder = tmp_path / "run" / "sweep"
@@ -128,6 +132,7 @@ def test_a_wider_sweep_keeps_the_graph_and_solves_for_more_eigenpairs(X: Array, 
     assert found.states["eigen"] == {"computed": 1, "reused": 2}
 
 
+@pytest.mark.slow
 def test_table_json_csv_figure_and_page_say_the_same(whole: Any) -> None:
     folder = whole.path / "sweep"
     said = json.loads((folder / "table.json").read_text())
