@@ -36,14 +36,14 @@ LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once
 
 @dataclass(frozen=True)
 class Request:
-    """A file to open, and how: the argument of a format's opener.
+    """What to open, and how: the argument of an opener.
 
     Attributes
     ----------
     name : str
         The input as the user wrote it, for messages.
     path : str
-        Path or URL.
+        Path or URL of a file.
     member : str, optional
         The name after ``::``: a dataset, variable, array or member of the file.
     labels_column, transpose, features, text
@@ -51,7 +51,7 @@ class Request:
     """
 
     name: str
-    path: str
+    path: str = ""
     member: str | None = None
     labels_column: str | int | None = None
     transpose: bool = False

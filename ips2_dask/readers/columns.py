@@ -25,7 +25,6 @@ from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Featur
 from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from scipy.sparse import csr_array
 
 RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
@@ -141,6 +140,13 @@ class Chosen:
     def missing(self) -> str:
         """What is done where a value is missing."""
         return "refuse" if self.features is None else self.features.missing
+
+    @property
+    def have_categories(self) -> list[bool]:
+        """Whether each of the ``kept`` columns is read as categories."""
+        if isinstance(self.features, FittedFeatures):
+            return [column.categories is not None for column in self.features.columns]
+        return [place in self.encoded for place in self.kept]
 
     def fitted(self, categories: dict[int, tuple[Category, ...]]) -> FittedFeatures | None:
         """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
@@ -400,18 +406,15 @@ NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a colu
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
 
-UNKNOWN_CODE = -1.0
-"""The code of a text that is none of the column's categories."""
-
 
 def is_number(field: str) -> bool:
     """Return whether a field is a number or a missing value."""
     return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
 
 
-def is_missing(text: str | None) -> bool:
-    """Return whether a field of a column of text is a missing value."""
-    return text is None or text in MISSING_WORDS or text in NAN_WORDS
+def is_missing(value: Category) -> bool:
+    """Return whether a value of a column of categories is missing: none, NaN, or a word for it."""
+    return value is None or value != value or value in MISSING_WORDS or value in NAN_WORDS
 
 
 class CategorySet:
@@ -419,19 +422,23 @@ class CategorySet:
 
     def __init__(self, name: str, title: str, missing: str, *, typed: bool = True) -> None:
         self._name, self._title, self._missing, self._typed = name, title, missing, typed
-        self._found: set[str | float] = set()
-        self._lacking = False
+        self.found: set[Category] = set()
 
-    def add(self, values: Iterable[str | float | None]) -> None:
-        """Add the different values of a block, None or NaN where they are missing."""
+    def add_block(self, words: list[Category], places: AnyArray, first_row: int) -> None:
+        """Add the words of a block, of which each row has the one at its place; -1 is a missing value."""
+        gone = np.array([is_missing(word) for word in (*words, None)])[places]
+        if self._missing == "refuse" and gone.any():
+            row = first_row + int(np.argmax(gone))
+            raise faults.missing_value(self._name, f"row {row}, {self._title}", "a missing value")
+        self.add([*words, *([None] if gone.any() else [])])
+
+    def add(self, values: Iterable[Category]) -> None:
+        """Add different values."""
         for value in values:
-            if isinstance(value, float):
-                self._add_number(value)
-            elif is_missing(value):
-                self._lacking = True
-            else:
-                self._found.add(str(value))
-        if len(self._found) > MOST_CATEGORIES:
+            if isinstance(value, float) and math.isinf(value):
+                raise faults.missing_value(self._name, self._title, f"the value {value!r}")
+            self.found.add(None if is_missing(value) else value + 0.0 if isinstance(value, float) else value)  # -0 is 0
+        if len(self.found - {None}) > MOST_CATEGORIES:
             raise BadInput(
                 self._name,
                 f"more than {MOST_CATEGORIES:,} categories in {self._title}",
@@ -440,17 +447,9 @@ class CategorySet:
                 "drop the column (drop_columns, --drop-columns), or group its categories",
             )
 
-    def _add_number(self, value: float) -> None:
-        if math.isnan(value):
-            self._lacking = True
-        elif math.isinf(value):
-            raise faults.missing_value(self._name, self._title, f"the value {value!r}")
-        else:
-            self._found.add(value + 0.0)  # -0 is 0
-
     def categories(self) -> tuple[Category, ...]:
         """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them."""
-        values = self._found
+        values = {value for value in self.found if value is not None}
         if any(isinstance(value, str) for value in values):
             values = {category_text(value) for value in values}
         if not self._typed:
@@ -460,7 +459,7 @@ class CategorySet:
                 if any(math.isinf(number or 0.0) for number in numbers):
                     raise faults.missing_value(self._name, self._title, "an infinite value")
                 values = {number for number in numbers if number is not None}
-        lacking = (None,) if self._lacking and self._missing == "median" else ()
+        lacking = (None,) if None in self.found and self._missing == "median" else ()
         if not values and not lacking:
             found, allowed = f"no value in {self._title}", "a value in some rows"
             otherwise = "there would be no category"
@@ -478,39 +477,36 @@ def category_number(text: str) -> float | None:
     return float(text) + 0.0 if NUMBER.fullmatch(text) and not CODE.match(text) else None
 
 
-def text_codes(texts: Iterable[str | None], categories: tuple[Category, ...]) -> list[float]:
-    """Return the codes of texts for `FeatureRows`: the position among categories that are text, or else the number.
-
-    NaN stands for a missing value, `UNKNOWN_CODE` or infinity for a text that is no category.
-    """
-    codes: dict[Category, float] = {category: float(code) for code, category in enumerate(categories)}
-    if are_text(categories):
-        return [math.nan if is_missing(text) else codes.get(text, UNKNOWN_CODE) for text in texts]
-    numbers = [(text, category_number(str(text))) for text in texts]
-    return [
-        math.nan if is_missing(text) else number if number is not None and number in codes else math.inf
-        for text, number in numbers
-    ]
-
-
-def category_codes(
-    texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
+def indicators(
+    words: list[Category], places: AnyArray, column: Column, ignore: bool, name: str, where: str, first_row: int
 ) -> Float64:
-    """Return the code of each text, as `text_codes` does, float64 (rows,); raises ``BadInput`` for an unknown one.
+    """Return 1 for the category of each row, float64 (rows, categories); NaN in the row if its value is missing.
 
-    ``where`` is what messages call the column, and ``first_row`` the row that the first text is from.
+    ``words`` are the different values, ``places`` those of the rows among them, -1 where there is none. ``where`` is
+    what messages call the column, and ``first_row`` the row that the first place is of. A category that is none of the
+    column's raises ``BadInput``, or is 0 everywhere.
     """
-    words = texts.dictionary_encode()
-    codes = np.array([*text_codes(words.dictionary.to_pylist(), categories), math.nan])
-    numbers = codes[np.asarray(words.indices.fill_null(-1).to_numpy(zero_copy_only=False))]
-    unknown = (numbers == UNKNOWN_CODE) if are_text(categories) else np.isinf(numbers)
-    if unknown.any() and not ignore:
-        row = int(np.argmax(unknown))
-        raise unknown_category(name, texts[row].as_py(), where, first_row + row, categories)
-    return numbers
+    categories, text = column.categories or (), are_text(column.categories)
+    positions = {category: position for position, category in enumerate(categories)}
+    missing, unknown, codes = positions.get(None, len(categories)), len(categories) + 1, []
+    for word in (*words, None):
+        if is_missing(word):
+            codes.append(missing)
+            continue
+        value = category_text(word) if text else category_number(word) if isinstance(word, str) else word
+        codes.append(unknown if value is None else positions.get(value, unknown))
+    found = np.array(codes)[places]
+    if not ignore and (found == unknown).any():
+        row = int(np.argmax(found == unknown))
+        raise _unknown_category(name, words[places[row]], where, first_row + row, categories)
+    features = (found[:, None] == np.arange(len(categories))).astype(np.float64)
+    features[found == len(categories)] = np.nan
+    return features
 
 
-def unknown_category(name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]) -> BadInput:
+def _unknown_category(
+    name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]
+) -> BadInput:
     """Return the fault of a category that a run has not seen."""
     texts = [category_text(one) for one in categories]
     text = category_text(category)
@@ -560,35 +556,21 @@ class FeatureRows(Rows):
             if column.categories is None:
                 features[:, low] = block[:, place]
             else:
-                features[:, low:high] = self._indicators(block[:, place], column.categories, column.title, first_row)
+                numbers, places = np.unique(block[:, place].astype(np.float64), return_inverse=True)
+                where = f"column {column.title!r}"
+                features[:, low:high] = indicators(
+                    numbers.tolist(), places, column, self._ignore_unknown, self._name, where, first_row
+                )
         return features
 
-    def _indicators(self, values: AnyArray, categories: tuple[Category, ...], title: str, first_row: int) -> AnyArray:
-        """Return float64 (rows, categories): 1 for the row's category, NaN in the whole row if the value is missing."""
-        known = [category for category in categories if category is not None]
-        codes = values.astype(np.float64)
-        if not are_text(categories):
-            numbers = np.array(known, np.float64)
-            positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
-            matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
-            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, UNKNOWN_CODE))
-            if not self._ignore_unknown and (codes < 0).any():
-                row = int(np.argmax(codes < 0))
-                raise unknown_category(self._name, float(values[row]), f"column {title!r}", first_row + row, categories)
-        missing = np.isnan(codes)
-        if None in categories:
-            codes = np.where(missing, len(known), codes)
-        indicators = (codes[:, None] == np.arange(len(categories))).astype(np.float64)
-        if None not in categories:
-            indicators[missing] = np.nan
-        return indicators
 
-
-def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None) -> Table:
-    """Return a table of features."""
+def feature_table(
+    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, rows: Rows | None = None
+) -> Table:
+    """Return a table of features: those of ``rows``, or of the columns at some places of the table."""
     if fitted is None:
         return table
-    all_of_it = tuple(range(table.shape[1]))
+    all_of_it = tuple(range(len(fitted.columns) if rows is not None else table.shape[1]))
     own = all_of_it if places is None else tuple(places)
     plain = own == all_of_it and not fitted.one_hot
     names = fitted.feature_names if table.feature_names is not None or not plain else None
@@ -598,7 +580,7 @@ def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[
         table,
         shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
         dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
-        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted),
+        rows=rows or (table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted)),
         feature_names=names,
         fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own),
         fitted=fitted,

@@ -20,7 +20,7 @@ from scipy import sparse
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults, scipy_child
 from ips2_dask.readers.base import FileStamp, Matrix, Request, Table, as_csr, is_matrix, is_sparse, loaded_table
-from ips2_dask.readers.columns import take_label_column, take_label_variable
+from ips2_dask.readers.columns import take_label_variable
 from ips2_dask.readers.trees import Compressed, Hdf5Tree, Node, compressed_table, is_array, label_pieces
 from ips2_dask.typing import AnyArray
 
@@ -56,11 +56,10 @@ def _as_matrix(value: AnyArray | sparse.sparray, transpose: bool, name: str) -> 
 
 
 def open_mtx(request: Request) -> Table:
-    """Return the table of a Matrix Market file, of which one column may hold the labels."""
+    """Return the table of a Matrix Market file."""
     stamp = FileStamp.of(request)
     load = partial(_load_mtx, stamp, request.transpose)
-    table = loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
-    return take_label_column(table, request.labels_column)
+    return loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
 
 
 def _load_mtx(stamp: FileStamp, transpose: bool) -> Matrix:
@@ -70,7 +69,7 @@ def _load_mtx(stamp: FileStamp, transpose: bool) -> Matrix:
 
 
 def open_mat(request: Request) -> Table:
-    """Return the table of a variable; its labels may be another variable or one of its columns.
+    """Return the table of a variable; its labels may be another variable.
 
     ``file.mat::X`` is a matrix, ``file.mat::X[1]`` the second element of a cell, which MATLAB writes ``X{2}`` and
     which may be named so too.
@@ -97,7 +96,7 @@ def open_mat(request: Request) -> Table:
     table = loaded_table(load, stamp.name, stamp.digest("mat", chosen, element, request.transpose), matrix)
     labels_column = request.labels_column
     if labels_column not in variables or (labels_column == chosen and element is None):
-        return take_label_column(table, labels_column)
+        return table
     shape, kind = variables[str(labels_column)]
     count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
     return take_label_variable(table, str(labels_column), count, partial(_labels, stamp, str(labels_column)))
@@ -141,7 +140,7 @@ def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
 
 # Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
 def _open_mat73(request: Request, variable: str | None, element: int | None) -> Table:
-    """Return the table of a variable; its labels may be another variable or one of its columns."""
+    """Return the table of a variable; its labels may be another variable."""
     tree = Hdf5Tree(FileStamp.of(request))
     with tree.open() as file:
         names = [name for name in file if not name.startswith("#")]
@@ -151,7 +150,7 @@ def _open_mat73(request: Request, variable: str | None, element: int | None) -> 
         table = _mat73_table(tree, file, _element(tree, file, chosen, element), request.transpose)
         labels_column = request.labels_column
         if labels_column not in names or labels_column == chosen:
-            return take_label_column(table, labels_column)
+            return table
         labels = tree.array(file, str(labels_column))
         kind = _class(labels)
         count = labels.shape[-1] if kind == "char" else int(labels.size or 0)

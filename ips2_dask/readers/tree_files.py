@@ -13,7 +13,7 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import FileStamp, Request, Rows, Table, check_dtype, check_shape
-from ips2_dask.readers.columns import counted_names, find_column, take_label_column, take_label_variable
+from ips2_dask.readers.columns import counted_names, find_column, take_label_variable
 from ips2_dask.readers.trees import (
     Compressed,
     Hdf5Tree,
@@ -43,7 +43,7 @@ AXES = {
 def _open_tree(tree: Tree, request: Request, place: tuple[str, str] | None = None) -> Table:
     """Return the table of an array, or of a matrix of an AnnData that is at ``place`` or found in the tree.
 
-    The labels of an array may be another array or one of its columns; see `_open_part` for an AnnData.
+    The labels of an array may be another array; see `_open_part` for an AnnData.
     """
     wanted = request.labels_column
     with tree.open() as root:
@@ -55,7 +55,7 @@ def _open_tree(tree: Tree, request: Request, place: tuple[str, str] | None = Non
         table = tree.dense(root, tree.choose(root, request), request.transpose)
         found = tree.find(root, wanted) if isinstance(wanted, str) and not is_array(root) else None
         if found is None or not is_array(found[0]):
-            return take_label_column(table, wanted)
+            return table
         count = math.prod(tree.array(root, found[1]).shape or (0,))
         return take_label_variable(table, str(wanted), count, partial(label_pieces, tree, found[1]))
 

@@ -22,7 +22,6 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults, labels
-from ips2_dask.readers.columns import take_label_column
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 from ips2_dask.typing import AnyArray
 
@@ -160,17 +159,17 @@ class ArrayRows(base.Rows):
             return np.ascontiguousarray(values)
 
 
-def open_zarr_array(array: ZarrArray, labels_column: str | int | None, transpose: bool) -> base.Table:
-    """Return the table of an array the caller has opened, of which one column may hold the labels."""
+def open_zarr_array(array: ZarrArray, request: base.Request) -> base.Table:
+    """Return the table of an array the caller has opened."""
     name, store = "the Zarr array given", array.store_path.store
     tree = ZarrTree(name, array)
     if isinstance(store, LocalStore):
         tree = ZarrTree(name, os.path.join(os.path.abspath(store.root), array.store_path.path))
     with tree.open() as root:
-        table = tree.dense(root, "", transpose)
+        table = tree.dense(root, "", request.transpose)
         if isinstance(store, MemoryStore):  # which pickles as an empty one, and then gives fill values
             table = base.matrix_table(table.read(0, table.shape[0]), name)
-    return take_label_column(table, labels_column)
+    return table
 
 
 def vector_ranges(shape: tuple[int, ...], grain: int = 1) -> Iterator[tuple[slice, ...]]:
