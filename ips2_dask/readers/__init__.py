@@ -73,9 +73,9 @@ class Format(NamedTuple):
 
 
 TEXT = Format("text.open_text", may_be_gzipped=True, by_rows=True)
-HDF5 = Format("tree_files.open_hdf5", has_members=True)
+HDF5 = Format("trees.open_hdf5", has_members=True)
 PARQUET = Format("records.open_parquet", by_rows=True)
-ZARR = Format("tree_files.open_zarr_path", has_members=True)
+ZARR = Format("trees.open_zarr_path", has_members=True)
 NPY_URL = Format("npy.open_npy_url")
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
@@ -91,7 +91,7 @@ FORMATS = {
     ".hdf5": HDF5,
     ".mat": Format("scipy_files.open_mat", has_members=True),
     ".mtx": Format("scipy_files.open_mtx", may_be_gzipped=True),
-    ".h5ad": Format("tree_files.open_h5ad", has_members=True),
+    ".h5ad": Format("trees.open_h5ad", has_members=True),
     ".h5mu": HDF5,
     ".zarr": ZARR,
 }

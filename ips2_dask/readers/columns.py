@@ -76,11 +76,6 @@ def check_names(name: str, columns: list[str]) -> None:
         raise BadInput(name, found, allowed, "one would be read in place of the other", "rename them")
 
 
-def piece_names(pieces: Callable[[], Iterator[AnyArray]]) -> AnyArray | None:
-    """Return the values of a stored index as names; None where they count the rows, or the rows of each part."""
-    return counted_names(np.concatenate(list(pieces())))
-
-
 def counted_names(values: AnyArray) -> AnyArray | None:
     """Return names as strings; None where they count the rows, or the rows of each part."""
     if all(isinstance(value, int) for value in values) and len(set(values)) < len(values):
@@ -174,7 +169,7 @@ class Chosen:
         }
 
 
-def choose(
+def select_columns(
     name: str,
     features: Features | FittedFeatures | None,
     names: Sequence[str] | None,
@@ -182,25 +177,16 @@ def choose(
     label: int | None = None,
     hidden: Sequence[int] = (),
 ) -> Chosen:
-    """Return the columns of a table that become features: all but that of the labels where nothing is said."""
+    """Return the columns of a table that become features: all but that of the labels where nothing is said.
+
+    ``hidden`` ones hold the names of the rows.
+    """
     if features is None:
         kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
         return Chosen(names, n_columns, label, kept, (), None)
     if isinstance(features, FittedFeatures):
         matched = match_columns(name, features, names, n_columns, label, hidden)
         return Chosen(names, n_columns, label, matched, (), features)
-    return select_columns(name, features, names, n_columns, label, hidden)
-
-
-def select_columns(
-    name: str,
-    features: Features,
-    names: Sequence[str] | None,
-    n_columns: int,
-    label: int | None = None,
-    hidden: Sequence[int] = (),
-) -> Chosen:
-    """Return the columns of a table that become features; ``hidden`` ones hold the names of the rows."""
     positions_of = {
         what: [
             place for item in getattr(features, what) or () for place in _positions(name, item, names, n_columns, what)
@@ -208,41 +194,27 @@ def select_columns(
         for what in REMEDY
     }
     title = partial(column_title, names=names)
-    dropped, one_hot = set(positions_of["drop_columns"]), set(positions_of["one_hot"])
+    dropped, one_hot = {*positions_of["drop_columns"]}, {*positions_of["one_hot"]}
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
-            if position == label:
-                found, allowed = f"{title(position)} in {what} and as the labels_column", "labels that are no feature"
-                otherwise = "the known labels would be clustered"
+            if position == label or position in hidden:
+                role = " and as the labels_column" if position == label else ", though it has the names of the rows"
+                found, allowed = f"{title(position)} in {what}{role}", "columns that are features"
+                otherwise = "known labels or names would be clustered"
                 raise BadInput(name, found, allowed, otherwise, f"take it out of {what} ({REMEDY[what]})")
-            if position in hidden:
-                found = f"{title(position)}, the names of the rows, in {what}"
-                otherwise = "names would be compared as numbers"
-                raise BadInput(name, found, "columns of values", otherwise, f"take it out of {what} ({REMEDY[what]})")
-    both = sorted(dropped & set(positions_of["columns"]))
-    if both:
-        found, allowed = f"{title(both[0])} both in columns and in drop_columns", "a column in one of them"
-        otherwise = "it would be unclear whether it is a feature"
-        raise BadInput(name, found, allowed, otherwise, "take it out of columns (--columns) or drop_columns")
-    lost = sorted(one_hot & dropped)
-    if lost:
-        raise BadInput(
-            name,
-            f"{title(lost[0])} both in one_hot and in drop_columns",
-            "categories of a column that is kept",
-            "there would be nothing to encode",
-            "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
-        )
+            if position in dropped:
+                found, allowed = f"{title(position)} both in {what} and in drop_columns", "a column in one of them"
+                remedy = f"take it out of {what} ({REMEDY[what]}) or drop_columns (--drop-columns)"
+                raise BadInput(name, found, allowed, "it would be unclear whether it is a feature", remedy)
     wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
-        raise BadInput(
-            name,
+        found, allowed = (
             f"{title(absent[0])} in one_hot, which is not in columns",
             "categories of a column that is kept",
-            "there would be nothing to encode",
-            "add it to columns (--columns), or take it out of one_hot (--one-hot)",
         )
+        remedy = "add it to columns (--columns), or take it out of one_hot (--one-hot)"
+        raise BadInput(name, found, allowed, "there would be nothing to encode", remedy)
     selected = sorted(wanted - dropped - {label, *hidden})
     if not selected:
         found, allowed = f"all {n_columns} columns dropped", "at least one column that is a feature"
@@ -477,31 +449,29 @@ def category_number(text: str) -> float | None:
     return float(text) + 0.0 if NUMBER.fullmatch(text) and not CODE.match(text) else None
 
 
-def indicators(
+def category_codes(
     words: list[Category], places: AnyArray, column: Column, ignore: bool, name: str, where: str, first_row: int
 ) -> Float64:
-    """Return 1 for the category of each row, float64 (rows, categories); NaN in the row if its value is missing.
+    """Return the place of each row's category among those of the column, float64 (rows,); NaN where it is missing.
 
     ``words`` are the different values, ``places`` those of the rows among them, -1 where there is none. ``where`` is
     what messages call the column, and ``first_row`` the row that the first place is of. A category that is none of the
-    column's raises ``BadInput``, or is 0 everywhere.
+    column's raises ``BadInput``, or is -1.
     """
     categories, text = column.categories or (), are_text(column.categories)
     positions = {category: position for position, category in enumerate(categories)}
-    missing, unknown, codes = positions.get(None, len(categories)), len(categories) + 1, []
+    codes: list[float] = []
     for word in (*words, None):
         if is_missing(word):
-            codes.append(missing)
+            codes.append(positions.get(None, math.nan))
             continue
         value = category_text(word) if text else category_number(word) if isinstance(word, str) else word
-        codes.append(unknown if value is None else positions.get(value, unknown))
-    found = np.array(codes)[places]
-    if not ignore and (found == unknown).any():
-        row = int(np.argmax(found == unknown))
+        codes.append(-1 if value is None else positions.get(value, -1))
+    found = np.array(codes, np.float64)[places]
+    if not ignore and (found == -1).any():
+        row = int(np.argmax(found == -1))
         raise _unknown_category(name, words[places[row]], where, first_row + row, categories)
-    features = (found[:, None] == np.arange(len(categories))).astype(np.float64)
-    features[found == len(categories)] = np.nan
-    return features
+    return found
 
 
 def _unknown_category(
@@ -521,13 +491,15 @@ def _unknown_category(
 
 
 class FeatureRows(Rows):
-    """Features of the rows of a table, in which columns of text are numbers of their categories already."""
+    """Features of the rows of a table, whose columns of categories may be ``coded``: see `category_codes`."""
 
-    def __init__(self, table: Table, places: AnyArray, fitted: FittedFeatures | None = None) -> None:
+    def __init__(
+        self, table: Table, places: AnyArray, fitted: FittedFeatures | None = None, coded: bool = False
+    ) -> None:
         self._inner, self._places, self._name = table.rows, places, table.name
         # none where nothing is encoded: of a wide table they would take much room in tasks
         self._columns = fitted.columns if fitted is not None and fitted.one_hot else ()
-        self._ignore_unknown = fitted is not None and fitted.handle_unknown == "ignore"
+        self._coded, self._ignore_unknown = coded, fitted is not None and fitted.handle_unknown == "ignore"
         self._step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
         self.n_rows, self.grain, self.sparse = table.rows.n_rows, table.rows.grain, table.rows.sparse
 
@@ -555,22 +527,24 @@ class FeatureRows(Rows):
         for place, column, low, high in zip(self._places, self._columns, ends, ends[1:], strict=False):
             if column.categories is None:
                 features[:, low] = block[:, place]
-            else:
-                numbers, places = np.unique(block[:, place].astype(np.float64), return_inverse=True)
-                where = f"column {column.title!r}"
-                features[:, low:high] = indicators(
-                    numbers.tolist(), places, column, self._ignore_unknown, self._name, where, first_row
-                )
+                continue
+            codes = block[:, place]
+            if not self._coded:
+                numbers, places = np.unique(codes.astype(np.float64), return_inverse=True)
+                where, ignore = f"column {column.title!r}", self._ignore_unknown
+                codes = category_codes(numbers.tolist(), places, column, ignore, self._name, where, first_row)
+            features[:, low:high] = codes[:, None] == np.arange(high - low)
+            features[np.isnan(codes), low:high] = np.nan
         return features
 
 
 def feature_table(
-    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, rows: Rows | None = None
+    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, coded: bool = False
 ) -> Table:
-    """Return a table of features: those of ``rows``, or of the columns at some places of the table."""
+    """Return a table of features, which are the columns at some places of the table; see `FeatureRows`."""
     if fitted is None:
         return table
-    all_of_it = tuple(range(len(fitted.columns) if rows is not None else table.shape[1]))
+    all_of_it = tuple(range(table.shape[1]))
     own = all_of_it if places is None else tuple(places)
     plain = own == all_of_it and not fitted.one_hot
     names = fitted.feature_names if table.feature_names is not None or not plain else None
@@ -580,7 +554,7 @@ def feature_table(
         table,
         shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
         dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
-        rows=rows or (table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted)),
+        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted, coded),
         feature_names=names,
         fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own),
         fitted=fitted,
@@ -590,19 +564,17 @@ def feature_table(
 def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Table:
     """Return the features of a table that holds nothing but numbers."""
     label, own = table.label, [*range(table.shape[1])]
+    names = None if table.feature_names is None else [*table.feature_names]
     if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more
         own = [place + (place >= label) for place in own]
+        if names is not None:
+            names.insert(label, "")
     n_columns = table.shape[1] + (label is not None)
-    names = None
-    if table.feature_names is not None:
-        names = [""] * n_columns
-        for place, title in zip(own, table.feature_names, strict=True):
-            names[place] = title
     if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
         found, allowed = "a table without text", "one with the text columns that the run encoded (one_hot)"
         otherwise = "their categories would be unknown"
         raise BadInput(table.name, found, allowed, otherwise, "give a table of text, a Parquet file or a data frame")
-    chosen = choose(table.name, features, names, n_columns, label)
+    chosen = select_columns(table.name, features, names, n_columns, label)
     if features.one_hot and table.rows.sparse:
         found, allowed = "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text"
         otherwise = "nearly all of its values would be one category"

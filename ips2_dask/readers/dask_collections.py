@@ -21,7 +21,15 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import DType, Request, Rows, Table, check_dtype, check_shape, digest, is_sparse, rebatch
-from ips2_dask.readers.columns import CategorySet, Chosen, check_names, choose, column_title, counted_names, find_column
+from ips2_dask.readers.columns import (
+    CategorySet,
+    Chosen,
+    check_names,
+    column_title,
+    counted_names,
+    find_column,
+    select_columns,
+)
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.objects import numbers_of
 from ips2_dask.typing import AnyArray
@@ -81,7 +89,7 @@ def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | No
     array, checked = (array.T, checked.T) if transpose else (array, checked)
     n_columns = int(array.shape[1])
     label = None if labels_column is None else find_column(NAME, labels_column, names, n_columns)
-    chosen = choose(NAME, features, names, n_columns, label)
+    chosen = select_columns(NAME, features, names, n_columns, label)
     fitted = chosen.fitted({})
     label_pieces = None if label is None else partial(_column_pieces, checked, label)
     if chosen.kept != tuple(range(n_columns)):  # the array as it was given has the name that its values are known by
@@ -240,15 +248,14 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
     titles = [str(title) for title in frame.columns]
     check_names(FRAME_NAME, titles)
     label = None if labels_column is None or transpose else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    chosen = choose(FRAME_NAME, features, titles, len(titles), label)
+    chosen = select_columns(FRAME_NAME, features, titles, len(titles), label)
     lengths, index, fitted = _pass(frame, chosen, client)
     kept = [frame.columns[place] for place in chosen.kept]
-    types = [None] * len(kept) if fitted is None else [column.categories for column in fitted.columns]
     kinds = [
-        _number_type(frame.dtypes[title]) if categories is None else np.dtype(np.float64)
-        for title, categories in zip(kept, types, strict=True)
+        np.dtype(np.float64) if has_categories else _number_type(frame.dtypes[title])
+        for title, has_categories in zip(kept, chosen.have_categories, strict=True)
     ]
-    width = len(kept) if fitted is None else sum(column.width for column in fitted.columns)
+    width = len(kept) if fitted is None else len(fitted.feature_names)
     m, f = check_shape(FRAME_NAME, (sum(lengths), width))
     dtype: DType = np.result_type(*kinds)
     # blocks are data frames until `_frame_block` has made arrays of them

@@ -60,7 +60,7 @@ class FrameBatches(Batches):
             for place, has_categories in zip(chosen.kept, chosen.have_categories, strict=True)
         }
         table = pa.table(columns)
-        return super(FrameBatches, replace(self, schema=table.schema, table=table)).examined(chosen, category_sets)
+        return Batches.examined(replace(self, schema=table.schema, table=table), chosen, category_sets)
 
     def _arrow(self, place: int, has_categories: bool) -> pa.Array:
         """Return a column; numbers that are missing are NaN, categories that are missing null."""
@@ -79,7 +79,9 @@ class FrameBatches(Batches):
             return pa.array(as_numbers(array))
         values = column.to_numpy(dtype=object)
         if not has_categories:
-            return pa.array(numbers_of(values, name))
+            texts = [str(value) if isinstance(value, str | bytes) else None for value in values]
+            is_number = all(text is None for text in texts)
+            return pa.array(numbers_of(values, name)) if is_number else pa.array(texts, pa.string())
         missing = np.asarray(column.isna(), np.bool_)
         return pa.array([None if gone else _category(value) for value, gone in zip(values, missing, strict=True)])
 

@@ -227,17 +227,12 @@ def _backing_file(adata: Any) -> str:
     return path
 
 
-def _axis_names(index: pd.Index) -> AnyArray | None:
-    """Return the names of an AnnData's rows or columns, or None where they only count them, as its default ones do."""
-    names = index_names(index)
-    return None if names is None else counted_names(names)
-
-
 def _described(table: base.Table, adata: Any, request: base.Request, of_var: bool) -> base.Table:
     """Return a table with the names of an AnnData's samples and, if its columns are ``of_var``, of its features."""
     transpose, labels_column = request.transpose, request.labels_column
     samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
-    names, titles = _axis_names(samples), _axis_names(features) if of_var else None
+    # that only count, as an AnnData's default ones do, are none
+    names, titles = (counted_names(np.array([*map(str, index)], np.str_)) for index in (samples, features))
     label_pieces = None
     if labels_column is not None:
         frame = adata.var if transpose else adata.obs
@@ -248,7 +243,7 @@ def _described(table: base.Table, adata: Any, request: base.Request, of_var: boo
         label_pieces = partial(iter, [labels])
     return replace(
         table,
-        feature_names=table.feature_names if titles is None else titles.tolist(),
+        feature_names=table.feature_names if titles is None or not of_var else titles.tolist(),
         read_sample_names=None if names is None else partial(np.array, names),
         label_pieces=label_pieces,
     )

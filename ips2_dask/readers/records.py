@@ -1,7 +1,8 @@
 """Arrow record batches as tables: those of Parquet files, and those that polars, pyarrow or DuckDB hold in memory.
 
-A column of numbers is one column of the table. One of lists of equal length, as of embeddings, is as many columns as
-the lists have values: ``name_0``, ``name_1``, ...
+Text files and data frames become such batches in `text` and `frames`; columns, labels, names, missing values and
+categories of all of them are handled here. A column of numbers is one column of the table. One of lists of equal
+length, as of embeddings, is as many columns as the lists have values: ``name_0``, ``name_1``, ...
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, groupby, repeat
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -26,13 +27,12 @@ from ips2_dask.readers import base, faults
 from ips2_dask.readers.columns import (
     CategorySet,
     Chosen,
+    category_codes,
     check_names,
-    choose,
-    column_title,
+    counted_names,
     feature_table,
     find_column,
-    indicators,
-    piece_names,
+    select_columns,
 )
 from ips2_dask.readers.features import Category, Column
 from ips2_dask.typing import AnyArray
@@ -46,17 +46,23 @@ LARGEST_GROUP = 256 << 20
 class ArrowColumn(NamedTuple):
     """A column of the table: a column of the batches, or one place of its lists."""
 
-    title: str
+    title: str | None
     name: str
-    shown: str  # what messages call it
     item: int | None = None
     width: int = 0  # of the lists
+    numbered: bool = False  # whether its name is its number, as several columns may have one title, or none any
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        if not self.numbered:
+            return repr(self.title)
+        return self.name if self.title is None else f"{self.name} ({self.title!r})"
 
 
 def numbered_columns(titles: Sequence[str] | None, n_columns: int) -> list[ArrowColumn]:
-    """Return columns whose batches call them by their numbers, as several of them may have one title, or none any."""
-    shown = [column_title(place, titles).removeprefix("column ") for place in range(n_columns)]
-    return [ArrowColumn(titles[place] if titles else "", str(place), shown[place]) for place in range(n_columns)]
+    """Return columns whose batches call them by their numbers."""
+    return [ArrowColumn(titles[place] if titles else None, str(place), numbered=True) for place in range(n_columns)]
 
 
 @dataclass(kw_only=True)
@@ -89,17 +95,20 @@ class Batches:
         for _, (values,) in arrays(self, [column]):
             yield np.array([*values.to_pylist(), None], dtype=object)[:-1]  # an array of one dimension, of lists too
 
+    def row_names(self) -> AnyArray | None:
+        """Return the names of the rows, or None where they only count them."""
+        return None if self.index is None else counted_names(np.concatenate([*self.values(self.index)]))
+
     def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> Batches:
-        """Return the table as it is to be read now that columns are chosen, after collecting its categories."""
-        collect(self, {self.columns[place]: collected for place, collected in category_sets.items()})
+        """Return the table as it is to be read now that columns are chosen, after collecting its categories.
+
+        Raises ``BadInput`` where a category is missing that must not be.
+        """
+        encoded = [self.columns[place] for place in category_sets]
+        for row, columns in arrays(self, encoded) if encoded else ():
+            for column, collected, values in zip(encoded, category_sets.values(), columns, strict=True):
+                collected.add_block(*words_of(values, self.name, column.shown), row)
         return self
-
-
-def collect(source: Batches, category_sets: dict[ArrowColumn, CategorySet]) -> None:
-    """Collect the categories of some columns; raises ``BadInput`` where a value is missing that must not be."""
-    for row, columns in arrays(source, list(category_sets)) if category_sets else ():
-        for (column, collected), values in zip(category_sets.items(), columns, strict=True):
-            collected.add_block(*words_of(values, source.name, column.shown), row)
 
 
 @dataclass(kw_only=True)
@@ -164,6 +173,8 @@ def arrays(
 
 def _plain(values: pa.Array) -> pa.Array:
     """Return values without an encoding that Arrow's functions don't take."""
+    if isinstance(values, pa.NumericArray):  # of wide tables, each check takes a while
+        return values
     if pa.types.is_dictionary(values.type):
         words = values.dictionary
         if pa.types.is_string_view(words.type):
@@ -176,7 +187,7 @@ def _plain(values: pa.Array) -> pa.Array:
 
 @dataclass
 class ArrowRows(base.Rows):
-    """The features of the rows of record batches."""
+    """The rows of record batches, some of their columns; of categories their `category_codes`."""
 
     source: Batches
     columns: list[ArrowColumn]
@@ -187,13 +198,11 @@ class ArrowRows(base.Rows):
 
     def __post_init__(self) -> None:
         self.n_rows = self.source.starts[-1]
-        widths = [column.width for column in self.fitted] or [1] * len(self.columns)
-        self.ends = [0, *accumulate(widths)]
 
     def read(self, start: int, stop: int) -> AnyArray:
         starts = self.source.starts
         first, last = bisect_right(starts, start) - 1, bisect_right(starts, stop - 1) - 1
-        values = np.empty((stop - start, self.ends[-1]), self.dtype)
+        values = np.empty((stop - start, len(self.columns)), self.dtype)
         for row, piece in self._pieces(range(first, last + 1)):
             low, high = max(start, row), min(stop, row + len(piece))
             if low < high:
@@ -206,19 +215,19 @@ class ArrowRows(base.Rows):
         return base.rebatch((piece for _, piece in self._pieces()), rows)
 
     def _pieces(self, groups: Sequence[int] | None = None) -> Iterator[tuple[int, AnyArray]]:
-        """Yield the first row of each batch, and its features."""
+        """Yield the first row of each batch, and its values."""
         name = self.source.name
         for row, columns in arrays(self.source, self.columns, groups):
-            piece = np.empty((len(columns[0]), self.ends[-1]), self.dtype)
+            piece = np.empty((len(columns[0]), len(self.columns)), self.dtype)
             for place, (column, values) in enumerate(zip(self.columns, columns, strict=True)):
-                low, high = self.ends[place : place + 2]
                 if values.null_count and not self.gaps:
                     raise _null(name, values, row, column.shown)
                 if self.fitted and self.fitted[place].categories is not None:
                     words, where = words_of(values, name, column.shown), f"column {column.shown}"
-                    piece[:, low:high] = indicators(*words, self.fitted[place], self.ignore_unknown, name, where, row)
+                    codes = category_codes(*words, self.fitted[place], self.ignore_unknown, name, where, row)
+                    piece[:, place] = codes
                 else:
-                    piece[:, low] = as_numbers(values)
+                    piece[:, place] = as_numbers(values)
             yield row, piece
 
 
@@ -231,14 +240,14 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
     """Return the table of record batches, of which one column may hold the labels."""
     name, titles, n_columns = source.name, source.titles, len(source.columns)
     label = None if request.labels_column is None else find_column(name, request.labels_column, titles, n_columns)
-    chosen = choose(name, request.features, titles, n_columns, label, source.hidden)
+    chosen = select_columns(name, request.features, titles, n_columns, label, source.hidden)
     columns = [source.columns[place] for place in chosen.kept]
     base.check_shape(name, (1, len(columns)))
     category_sets = chosen.category_sets(name, typed=source.typed)
     source = source.examined(chosen, category_sets)
     fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
     encoded = () if fitted is None or not fitted.one_hot else fitted.columns
-    plain = [c for c, one in zip(columns, encoded or repeat(None), strict=False) if one is None or not one.categories]
+    plain = [column for column, has in zip(columns, chosen.have_categories, strict=True) if not has]
     gaps = chosen.missing != "refuse"
     _check_types(source, plain, gaps)
     kinds = [number_type(_type_of(source.schema, column)) for column in plain]
@@ -247,22 +256,25 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
         *[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
         *([np.float64] if encoded else []),
     )
-    rows = ArrowRows(source, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
+    slim = replace(
+        source, columns=[], titles=None, schema=pa.schema([])
+    )  # of a wide table they would take much room in tasks
+    rows = ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
     before = sum(place < label for place in source.hidden) if label is not None else 0
     table = base.Table(
         name=name,
-        shape=base.check_shape(name, (rows.n_rows, rows.ends[-1])),
+        shape=base.check_shape(name, (rows.n_rows, len(columns))),
         dtype=base.check_dtype(name, dtype),
         rows=rows,
         parallel=source.parallel,
         fingerprint=source.digest(label),
         feature_names=chosen.kept_names() if source.named else None,
-        read_sample_names=None if source.index is None else partial(piece_names, partial(source.values, source.index)),
-        label_pieces=None if label is None else partial(source.values, source.columns[label]),
+        read_sample_names=slim.row_names,
+        label_pieces=None if label is None else partial(slim.values, source.columns[label]),
         label=None if label is None else label - before,  # names are no column
     )
     table = _held(table) if source.held else table
-    return feature_table(table, fitted, rows=table.rows)
+    return feature_table(table, fitted, coded=True)
 
 
 def open_arrow_object(spec: object, request: base.Request) -> base.Table:
@@ -290,9 +302,9 @@ def _open_typed(source: Batches, request: base.Request) -> base.Table:
     index = [title for title in described if isinstance(title, str) and title in schema.names]
     check_names(name, schema.names)
     columns = _columns(source, [title for title in schema.names if title not in index])
-    titles = [column.title for column in columns]
+    titles = [str(column.title) for column in columns]
     check_names(name, titles)
-    named = ArrowColumn(index[0], index[0], index[0]) if len(index) == 1 else None
+    named = ArrowColumn(index[0], index[0]) if len(index) == 1 else None
     return open_batches(replace(source, columns=columns, titles=titles, index=named), request)
 
 
@@ -316,8 +328,8 @@ def _columns(source: Batches, names: Sequence[str]) -> list[ArrowColumn]:
     for name in names:
         width = _list_width(source, name)
         titles = [f"{name}_{item}" for item in range(width)]
-        columns += [ArrowColumn(title, name, repr(title), item, width) for item, title in enumerate(titles)]
-        columns += [] if titles else [ArrowColumn(name, name, repr(name))]
+        columns += [ArrowColumn(title, name, item, width) for item, title in enumerate(titles)]
+        columns += [] if titles else [ArrowColumn(name, name)]
     return columns
 
 

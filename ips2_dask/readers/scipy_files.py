@@ -50,22 +50,22 @@ def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any],
         return json.loads(done.stdout), value
 
 
-def _as_matrix(value: AnyArray | sparse.sparray, transpose: bool, name: str) -> Matrix:
+def _as_matrix(value: AnyArray | sparse.sparray | None, transpose: bool, name: str) -> Matrix:
+    assert value is not None
     value = value.T if transpose else value
     return as_csr(value, name) if is_sparse(value) else value
+
+
+def _load(stamp: FileStamp, transpose: bool, options: dict[str, object]) -> Matrix:
+    """Return the matrix that `scipy_child` finds in a file."""
+    return _as_matrix(_read_by_scipy(stamp, **options)[1], transpose, stamp.name)
 
 
 def open_mtx(request: Request) -> Table:
     """Return the table of a Matrix Market file."""
     stamp = FileStamp.of(request)
-    load = partial(_load_mtx, stamp, request.transpose)
+    load = partial(_load, stamp, request.transpose, {"mtx": True})
     return loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
-
-
-def _load_mtx(stamp: FileStamp, transpose: bool) -> Matrix:
-    value = _read_by_scipy(stamp, mtx=True)[1]
-    assert value is not None
-    return _as_matrix(value, transpose, stamp.name)
 
 
 def open_mat(request: Request) -> Table:
@@ -92,7 +92,7 @@ def open_mat(request: Request) -> Table:
     if value is None or value.dtype.kind == "U":
         raise faults.textual(request.name, f"{chosen!r}, a {variables[chosen][1]} and no matrix of numbers")
     matrix = _as_matrix(value, request.transpose, request.name)
-    load = partial(_load_variable, stamp, chosen, element, request.transpose)
+    load = partial(_load, stamp, request.transpose, {"mtx": False, "variable": chosen, "element": element})
     table = loaded_table(load, stamp.name, stamp.digest("mat", chosen, element, request.transpose), matrix)
     labels_column = request.labels_column
     if labels_column not in variables or (labels_column == chosen and element is None):
@@ -122,12 +122,6 @@ def _check_variable(
     if cells is None and element is not None:
         problem = f"{title!r}, which is no cell but a {kind} of shape {shape}"
         raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
-
-
-def _load_variable(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
-    value = _read_by_scipy(stamp, mtx=False, variable=variable, element=element)[1]
-    assert value is not None
-    return _as_matrix(value, transpose, stamp.name)
 
 
 def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:

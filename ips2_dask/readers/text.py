@@ -9,9 +9,9 @@ import re
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
 from typing import IO, NamedTuple, cast
@@ -36,17 +36,10 @@ from ips2_dask.readers.columns import (
     is_number,
     whole_number,
 )
-from ips2_dask.readers.features import UTF_8, Category, Features, FittedFeatures, TextFormat, category_text
+from ips2_dask.readers.features import UTF_8, Category, FittedFeatures, TextFormat, category_text
 from ips2_dask.readers.records import Batches, numbered_columns, open_batches
 from ips2_dask.typing import Float64, Int64
 from ips2_dask.wording import count
-
-
-class BlockIndex(NamedTuple):
-    """The start of each block of lines: its byte offset in the unpacked text, and its first line."""
-
-    offsets: list[int]
-    lines: list[int]
 
 
 @dataclass(kw_only=True)
@@ -55,20 +48,16 @@ class TextBatches(Batches):
 
     stamp: FileStamp
     layout: Layout
-    blocks: BlockIndex | None = None
+    blocks: list[tuple[int, int]] = field(default_factory=list)  # byte in the unpacked text and line that they begin at
     held: bool = False
     typed: bool = False
 
     def batches(self, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
         wanted = [int(column) for column in columns]
-        for block in islice(self._stored_blocks(groups[0]), len(groups)):
-            yield _parse_columns(block, self.layout, wanted, self.name)
-
-    def _stored_blocks(self, first: int) -> Iterator[TextBlock]:
-        """Yield the blocks of a file that stayed as it was, from one of them on."""
         self.stamp.check()
-        assert self.blocks is not None
-        return _text_blocks(self.stamp, self.layout, self.blocks.offsets[first], self.blocks.lines[first])
+        blocks = _text_blocks(self.stamp, self.layout, *self.blocks[groups[0]])
+        for block in islice(blocks, len(groups)):
+            yield _parse_columns(block, self.layout, wanted, self.name)
 
     def digest(self, label: int | None) -> str:
         # what the values depend on besides the bytes of a usual file
@@ -78,14 +67,13 @@ class TextBatches(Batches):
         """Check every value, note where the blocks of lines start, and collect the categories."""
         texts = tuple(place for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one)
         layout = replace(self.layout, features=chosen.kept, texts=texts, gaps=chosen.missing != "refuse")
-        starts, blocks = [0], BlockIndex([], [])
+        starts, blocks = [0], []
         for block in _text_blocks(self.stamp, layout, layout.offset, layout.first_line):
             batch = _parse_columns(block, layout, chosen.kept, self.name, starts[-1])
             _check_values(batch, block, layout, self.name, starts[-1])
             for place, collected in category_sets.items():
                 collected.add(batch.column(str(place)).unique().to_pylist())
-            blocks.offsets.append(block.offset)
-            blocks.lines.append(block.first_line)
+            blocks.append((block.offset, block.first_line))
             starts.append(starts[-1] + batch.num_rows)
         for place, collected in category_sets.items():
             _check_marks(collected.categories(), layout, place, self.name)
@@ -95,13 +83,7 @@ class TextBatches(Batches):
 
 def open_text(request: Request) -> Table:
     """Return the table of a text file, of which one column may hold the labels."""
-    stamp, features = FileStamp.of(request), request.features
-    named: tuple[str | int | None, ...] = ()
-    if isinstance(features, Features):
-        named = features.mentioned
-    elif features is not None:
-        named = tuple(column.name for column in features.columns)
-    layout = _find_layout(request, named)
+    stamp, layout = FileStamp.of(request), _find_layout(request)
     columns = numbered_columns(layout.names, layout.n_fields)
     source = TextBatches(
         name=request.name,
@@ -344,7 +326,7 @@ def _parse_columns(
 
     Raises ``BadInput`` for a ragged row, text among numbers, or bytes that are no text, with the line and the column.
     """
-    types = {str(column): pa.float64() if column in layout.numbers else pa.string() for column in columns}
+    types = {str(column): pa.float64() if column in layout.numeric else pa.string() for column in columns}
     if not block.data.strip():
         return pa.record_batch([pa.array([], kind) for kind in types.values()], names=[*types])
     batch = None
@@ -404,7 +386,7 @@ def _parse_slowly(
                 break
             raise _ragged_row(name, line, fields, layout)
         for column, values in columns.items():
-            if column not in layout.numbers:
+            if column not in layout.numeric:
                 values.append(fields[column])
             elif (number := _number(fields[column].strip(), layout.text)) is not None:
                 values.append(number)
@@ -573,7 +555,13 @@ class Layout:
     @cached_property
     def numbers(self) -> list[int]:
         """The columns of features that are read as numbers."""
-        return [column for column in self.features if column not in self.texts]
+        texts = set(self.texts)
+        return [column for column in self.features if column not in texts]
+
+    @cached_property
+    def numeric(self) -> frozenset[int]:
+        """The same as a set."""
+        return frozenset(self.numbers)
 
     def title(self, column: int) -> str:
         """Return the name of a column for messages."""
@@ -611,8 +599,8 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
         csv.field_size_limit(longest)
 
 
-def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> Layout:
-    """Find the layout of a text table from its first rows; one that holds one of the ``named`` columns is a header."""
+def _find_layout(request: Request) -> Layout:
+    """Find the layout of a text table from its first rows; one that holds a column that is asked for is a header."""
     name, labels_column, text = request.name, request.labels_column, request.text
     with faults.reading(name):
         stream = _open_stream(request.path, text.encoding)
@@ -639,7 +627,7 @@ def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> 
         fields[0] = ["", *fields[0]]
     elif len(fields[0]) != usual and counts[usual] > max(1, counts[len(fields[0])]) and (filled or not fewer):
         raise _title_lines(name, rows, usual)
-    header, counted = _header(request, fields, named)
+    header, counted = _header(request, fields)
     if header and len(rows) < 2:
         raise _no_rows(name)
     first = fields[0]
@@ -734,7 +722,7 @@ def _title_lines(name: str, rows: list[_Row], usual: int) -> BadInput:
     )
 
 
-def _header(request: Request, rows: list[list[str]], named: Collection[str | int | None]) -> tuple[bool, bool]:
+def _header(request: Request, rows: list[list[str]]) -> tuple[bool, bool]:
     """Return whether the first row names the columns, and whether it does so by numbers; warns where it is unclear."""
     text, labels_column = request.text, request.labels_column
     first = [field.strip() for field in rows[0]]
@@ -747,7 +735,8 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
     numbers = [column for column, field in enumerate(first) if _number(field, text) is not None]
     if text.header != "auto":
         return text.header == "yes", text.header == "yes" and not words[0]
-    titles = (title for title in (labels_column, *named) if isinstance(title, str))
+    asked = () if request.features is None else request.features.mentioned
+    titles = (title for title in (labels_column, *asked) if isinstance(title, str))
     expected_names = {title for title in titles if whole_number(title) is None}
     if not expected_names.isdisjoint(first):
         return True, not words[0]
@@ -755,9 +744,7 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
     alike = len(rows) > 1 and words[0] == words[1] and len(words[0]) < len(first) - (label is not None)
     if words[0] and not alike:
         return True, False
-    fitted = request.features
-    run_names = {column.name for column in fitted.columns} if isinstance(fitted, FittedFeatures) else set()
-    if run_names and run_names <= set(first):
+    if isinstance(request.features, FittedFeatures) and set(asked) <= set(first):
         return True, True
     if words[0] and len(numbers) < 2:
         return False, False
