@@ -94,19 +94,6 @@ class Rows:
         return rebatch(pieces, rows)
 
 
-class StreamedRows(Rows):
-    """Values that can be read only from the first row on."""
-
-    def stream(self, start: int) -> Iterator[AnyArray]:
-        raise NotImplementedError(type(self).__name__)
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return next(rebatch(self.stream(start), stop - start))
-
-    def blocks(self, rows: int) -> Iterator[AnyArray]:
-        return rebatch(self.stream(0), rows)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.

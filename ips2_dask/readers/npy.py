@@ -299,7 +299,7 @@ def _member_values(stamp: base.FileStamp, member: str, layout: NpyLayout, start:
 
 
 @dataclass
-class MemberRows(base.StreamedRows):
+class MemberRows(base.Rows):
     """The rows of a compressed member, decompressed from its start on."""
 
     stamp: base.FileStamp
@@ -309,7 +309,13 @@ class MemberRows(base.StreamedRows):
     def __post_init__(self) -> None:
         self.n_rows = self.layout.shape[0]
 
-    def stream(self, start: int) -> Iterator[AnyArray]:
+    def read(self, start: int, stop: int) -> AnyArray:
+        return next(base.rebatch(self._stream(start), stop - start))
+
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
+        return base.rebatch(self._stream(0), rows)
+
+    def _stream(self, start: int) -> Iterator[AnyArray]:
         f = self.layout.shape[1]
         step = max(1, base.PIECE_BYTES // (f * self.layout.dtype.itemsize)) * f
         for values in _member_values(self.stamp, self.member, self.layout, start * f, step):

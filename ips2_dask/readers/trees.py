@@ -173,26 +173,18 @@ def open_zarr_array(array: ZarrArray, request: base.Request) -> base.Table:
     return table
 
 
-def vector_ranges(shape: tuple[int, ...], grain: int = 1) -> Iterator[tuple[slice, ...]]:
-    """Yield selections that divide an array of labels into pieces, in the order of its values.
-
-    Each is of whole chunks, which have ``grain`` labels. An array of several rows and columns is one piece.
-    """
-    n = max(shape, default=1)
-    if math.prod(shape) != n:
-        yield tuple(slice(None) for _ in shape)
-        return
-    step = max(labels.PIECE_LABELS // grain, 1) * grain
-    for low in range(0, n, step):
-        yield tuple(slice(low, low + step) if length == n else slice(None) for length in shape)
-
-
 def label_pieces(tree: Tree, path: str) -> Iterator[AnyArray]:
-    """Yield the values of an array, or of a column of a data frame, by pieces; the tree is opened for each."""
+    """Yield the values of an array, or of a column of a data frame, by pieces; the tree is opened for each.
+
+    Each is of whole chunks. An array of several rows and columns is one piece.
+    """
     with tree.open() as root:
         array = _column(tree, root, path)[1]
-        ranges = vector_ranges(array.shape, max(array.chunks or (1,), default=1))
-    for selection in ranges:
+        shape, grain = array.shape, max(array.chunks or (1,), default=1)
+    n = max(shape, default=1)
+    step = n if math.prod(shape) != n else max(labels.PIECE_LABELS // grain, 1) * grain
+    for low in range(0, n, step):
+        selection = tuple(slice(low, low + step) if length == n else slice(None) for length in shape)
         with tree.open() as root:
             values = _column_values(tree, root, path, selection)
         yield values
