@@ -27,7 +27,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from ips2_dask import IPS2, PAPER, PPC, IPS2Warning, Refused, clusters, open_run
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Resources
-from ips2_dask.readers.dask_collections import DaskTable, open_dask_array
+from ips2_dask.readers import open_source
+from ips2_dask.readers.dask_collections import DaskTable
 
 Array = npt.NDArray[Any]
 
@@ -166,7 +167,7 @@ def test_a_dask_array_is_computed_chunk_by_chunk_and_each_of_them_once() -> None
 @pytest.mark.parametrize("rows", [7, 16, 64])
 def test_delayed_blocks_are_the_rows_of_the_partitions(rows: int) -> None:
     X = np.arange(150.0).reshape(50, 3)
-    source = open_dask_array(da.from_array(X, chunks=(13, 2)), None, transpose=False)
+    source = open_source(da.from_array(X, chunks=(13, 2)))
     assert isinstance(source, DaskTable)
     bounds = (*range(0, 50, rows), 50)
     blocks = dask.compute(source.delayed_blocks(bounds), scheduler="synchronous")[0]
@@ -178,7 +179,7 @@ def test_delayed_blocks_are_the_rows_of_the_partitions(rows: int) -> None:
 def test_the_labels_of_a_dask_array_may_be_one_of_its_columns() -> None:
     X = np.random.default_rng(3).normal(size=(20, 3))
     table = np.column_stack([X, np.arange(20) % 3])
-    source = open_dask_array(da.from_array(table, chunks=(6, 2)), -1, transpose=False)
+    source = open_source(da.from_array(table, chunks=(6, 2)), labels_column=-1)
     assert np.array_equal(source.read(0, 20), X)
     found = source.labels()
     assert found is not None
@@ -188,7 +189,8 @@ def test_the_labels_of_a_dask_array_may_be_one_of_its_columns() -> None:
 def test_sparse_and_masked_chunks_are_understood() -> None:
     X = np.random.default_rng(4).poisson(0.5, (30, 4)).astype(float)
     sparse = da.from_array(X, chunks=(9, 4)).map_blocks(sp.csr_array, meta=sp.csr_array((0, 0)))
-    source = open_dask_array(sparse, None, transpose=False)
+    source = open_source(sparse)
+    assert isinstance(source, DaskTable)
     assert np.array_equal(source.read(3, 25), X[3:25])
     assert np.array_equal(np.concatenate(list(source.blocks(7))), X)
     assert np.array_equal(np.concatenate(dask.compute(source.delayed_blocks((0, 11, 30)), scheduler="sync")[0]), X)

@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape
+from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape, transposed
 from ips2_dask.readers.columns import features_of_numbers, take_label_column
 from ips2_dask.readers.dask_collections import is_dask, open_dask_array, open_dask_frame
 from ips2_dask.readers.faults import listing, pickled, throw
 from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
-from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
+from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array
 from ips2_dask.store.remote import check_url, is_remote, named_place, plain
 from ips2_dask.wording import option
 
@@ -69,12 +69,13 @@ class Format(NamedTuple):
     opener: str  # ``module.function`` in this package, a function of a `Request` that returns a `Table`
     has_members: bool = False  # whether a file may hold several tables, of which ``::`` names one
     may_be_gzipped: bool = False
+    by_rows: bool = False  # whether it can't be read by columns, so that a transpose is held whole
 
 
-TEXT = Format("text.open_text", may_be_gzipped=True)
-HDF5 = Format("tree_files.open_hdf5", has_members=True)
-PARQUET = Format("records.open_parquet")
-ZARR = Format("tree_files.open_zarr_path", has_members=True)
+TEXT = Format("text.open_text", may_be_gzipped=True, by_rows=True)
+HDF5 = Format("trees.open_hdf5", has_members=True)
+PARQUET = Format("records.open_parquet", by_rows=True)
+ZARR = Format("trees.open_zarr_path", has_members=True)
 NPY_URL = Format("npy.open_npy_url")
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
@@ -90,7 +91,7 @@ FORMATS = {
     ".hdf5": HDF5,
     ".mat": Format("scipy_files.open_mat", has_members=True),
     ".mtx": Format("scipy_files.open_mtx", may_be_gzipped=True),
-    ".h5ad": Format("tree_files.open_h5ad", has_members=True),
+    ".h5ad": Format("trees.open_h5ad", has_members=True),
     ".h5mu": HDF5,
     ".zarr": ZARR,
 }
@@ -144,40 +145,41 @@ def open_source(
             "it would count for nothing",
             f"leave {given} ({option(given)}) out",
         )
+    request = Request("", "", None, labels_column, transpose, features, text or USUAL)
     if _is_of(spec, "dask.dataframe", "DataFrame"):
-        return open_dask_frame(spec, labels_column, transpose, features, client)
-    table = _open(spec, labels_column, transpose, features, text or USUAL)
+        return open_dask_frame(spec, request, client)
+    table = _open(spec, request)
     return table if features is None or table.fitted is not None else features_of_numbers(table, features)
 
 
-def _open(
-    spec: object,
-    labels_column: str | int | None = None,
-    transpose: bool = False,
-    features: Features | FittedFeatures | None = None,
-    text: TextFormat = USUAL,
-) -> Table:
+def _open(spec: object, request: Request) -> Table:
     """Return a table; its columns are features already if its format selects and encodes them itself."""
+    opened: Callable[[Request], Table]
+    by_rows = False
     if isinstance(spec, str | os.PathLike):
-        return _open_named(Request(named_place(spec), "", None, labels_column, transpose, features, text))
-    opened: Table
-    if _is_of(spec, "xarray", "DataArray", "Dataset"):
-        opened = open_xarray(spec, labels_column, transpose, features)
+        file_format, request = _format_named(replace(request, name=named_place(spec)))
+        opened, by_rows = _function(file_format.opener), file_format.by_rows
+    elif _is_of(spec, "xarray", "DataArray", "Dataset"):
+        opened = partial(open_xarray, spec)
     elif is_dask(spec):  # before others, as a Delayed claims to have every attribute
-        opened = open_dask_array(spec, labels_column, transpose, features)
+        opened = partial(open_dask_array, spec)
     elif is_anndata(spec):
-        opened = open_anndata(spec, labels_column, transpose, partial(_open, transpose=transpose))
+        opened = partial(open_anndata, spec, open_matrix=_open)
     elif is_frame(spec):
-        opened = open_frame(spec, labels_column, transpose, features)
+        opened, by_rows = partial(_function("frames.open_frame"), spec), True
     elif hasattr(spec, "__arrow_c_stream__") and (hasattr(spec, "columns") or hasattr(spec, "schema")):
-        opened = _function("records.open_arrow_object")(spec, labels_column, transpose, features)
+        opened, by_rows = partial(_function("records.open_arrow_object"), spec), True
     elif _is_of(spec, "zarr", "Array"):
-        opened = _function("trees.open_zarr_array")(spec, labels_column, transpose)
+        opened = partial(_function("trees.open_zarr_array"), spec)
     elif all(hasattr(spec, part) for part in ("read", "blocks", "labels", "fingerprint")):
-        opened = _callers_table(spec)
+        opened = partial(_callers_table, spec)
     else:
-        opened = open_array(spec, labels_column, transpose)
-    return opened
+        opened = partial(open_array, spec)
+    if by_rows and request.transpose:
+        table = transposed(opened(replace(request, labels_column=None, transpose=False, features=None)))
+    else:
+        table = opened(request)
+    return table if table.label_pieces is not None else take_label_column(table, request.labels_column)
 
 
 class _CallersRows(Rows):
@@ -187,7 +189,7 @@ class _CallersRows(Rows):
         self.read, self.blocks, self.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
 
 
-def _callers_table(source: Any) -> Table:
+def _callers_table(source: Any, _: Request) -> Table:
     """Return the table of an object of a caller's own class that has the attributes of one."""
     labels = source.labels()
     plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
@@ -199,9 +201,7 @@ def _callers_table(source: Any) -> Table:
     )
 
 
-def open_xarray(
-    array: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
-) -> Table:
+def open_xarray(array: Any, request: Request) -> Table:
     """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features."""
     name = "the DataArray given"
     if not hasattr(array, "dims") or not hasattr(array, "name"):
@@ -213,20 +213,19 @@ def open_xarray(
             "give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each variable is a feature",
         )
     check_shape(name, array.shape)
-    array = array.T if transpose else array
+    array, plain = array.T if request.transpose else array, replace(request, transpose=False)
     samples, titles = (index_names(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
     columns = None if titles is None else titles.tolist()
     if is_dask(array.data):
-        table: Table = open_dask_array(array.data, labels_column, False, features, columns)
+        table: Table = open_dask_array(array.data, plain, columns)
     else:
-        table = replace(open_array(array.data, None, False), name=name, feature_names=columns)
-        table = take_label_column(table, labels_column)
+        table = replace(open_array(array.data, plain), name=name, feature_names=columns)
     return replace(table, read_sample_names=None if samples is None else partial(np.array, samples))
 
 
 def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
     """Return the table of a matrix of an AnnData that is named; see `objects.open_anndata`."""
-    return open_anndata(adata, None, False, _open, use_rep, layer)
+    return open_anndata(adata, Request(""), _open, use_rep, layer)
 
 
 def is_chunked(spec: object) -> bool:
@@ -257,15 +256,15 @@ def _is_of(spec: object, module: str, *names: str) -> bool:
     return imported is not None and isinstance(spec, tuple(getattr(imported, name) for name in names))
 
 
-def _open_named(request: Request) -> Table:
+def _format_named(request: Request) -> tuple[Format, Request]:
+    """Return the format of what is named, and the request with its path."""
     name = request.name
     path, member = _split(name)
     file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
     if member is not None and not file_format.has_members:
         allowed = "no name, as a file of this format holds a single table"
         raise BadInput(name, f"the name {member!r} after '::'", allowed, "it would be ignored", f"leave it out: {path}")
-    table: Table = _function(file_format.opener)(replace(request, path=path, member=member))
-    return table
+    return file_format, replace(request, path=path, member=member)
 
 
 def is_text_file(spec: object) -> bool:

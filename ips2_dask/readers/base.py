@@ -31,19 +31,19 @@ GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they a
 # Well inside float64's range: differences of such values, and sums of these, can be represented.
 LARGEST = 2.0**1000
 HOLLOW_ROWS = 10_000_000
-LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
+LOAD_LOCK = threading.RLock()  # threads of one worker load a file once, not once each
 
 
 @dataclass(frozen=True)
 class Request:
-    """A file to open, and how: the argument of a format's opener.
+    """What to open, and how: the argument of an opener.
 
     Attributes
     ----------
     name : str
         The input as the user wrote it, for messages.
     path : str
-        Path or URL.
+        Path or URL of a file.
     member : str, optional
         The name after ``::``: a dataset, variable, array or member of the file.
     labels_column, transpose, features, text
@@ -51,7 +51,7 @@ class Request:
     """
 
     name: str
-    path: str
+    path: str = ""
     member: str | None = None
     labels_column: str | int | None = None
     transpose: bool = False
@@ -92,19 +92,6 @@ class Rows:
         step = max(rows, self.grain // rows * rows)
         pieces = (self.read(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step))
         return rebatch(pieces, rows)
-
-
-class StreamedRows(Rows):
-    """Values that can be read only from the first row on."""
-
-    def stream(self, start: int) -> Iterator[AnyArray]:
-        raise NotImplementedError(type(self).__name__)
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return next(rebatch(self.stream(start), stop - start))
-
-    def blocks(self, rows: int) -> Iterator[AnyArray]:
-        return rebatch(self.stream(0), rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,51 +289,40 @@ def content_digest(matrix: Matrix) -> str:
     return state.hexdigest()
 
 
-@dataclass
 class MatrixRows(Rows):
-    """The rows of a dense or CSR matrix in memory; pickled with it."""
+    """The rows of a dense or CSR matrix in memory, pickled with it.
 
-    matrix: Matrix
+    Where there is ``load``, it reads the matrix at the first use in each process, and the rows are pickled without it.
+    """
 
-    def __post_init__(self) -> None:
-        self.n_rows, self.sparse = int(self.matrix.shape[0]), is_sparse(self.matrix)
-
-    def csr(self) -> sparse.csr_array | None:
-        return self.matrix if is_sparse(self.matrix) else None
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        part = self.matrix[start:stop]
-        return np.array(part.toarray() if is_sparse(part) else part, order="C")
-
-
-class LoadedRows(Rows):
-    """The rows of a matrix that `load` reads whole, at the first use in each process; pickled without it."""
-
-    def __init__(self, load: Callable[[], Matrix], n_rows: int, matrix: Matrix | None = None) -> None:
-        self._load, self.n_rows = load, n_rows
-        self._loaded = None if matrix is None else MatrixRows(matrix)
+    def __init__(self, matrix: Matrix | None, n_rows: int, load: Callable[[], Matrix] | None = None) -> None:
+        self._matrix, self._load, self.n_rows, self.sparse = matrix, load, n_rows, is_sparse(matrix)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_loaded": None}
+        return {**self.__dict__, "_matrix": None if self._load else self._matrix}
 
-    def _matrix(self) -> MatrixRows:
-        with LOAD_LOCK:
-            if self._loaded is None:
-                self._loaded = MatrixRows(self._load())
-                self.sparse = self._loaded.sparse
-            return self._loaded
+    def _whole(self) -> Matrix:
+        if self._matrix is None:
+            assert self._load is not None
+            with LOAD_LOCK:
+                if self._matrix is None:
+                    self._matrix = self._load()
+                    self.sparse = is_sparse(self._matrix)
+        return self._matrix
 
     def csr(self) -> sparse.csr_array | None:
-        return self._matrix().csr()
+        matrix = self._whole()
+        return matrix if is_sparse(matrix) else None
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return self._matrix().read(start, stop)
+        part = self._whole()[start:stop]
+        return np.array(part.toarray() if is_sparse(part) else part, order="C")
 
 
 def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
     """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
     made: dict[str, Any] = {
-        "rows": MatrixRows(matrix),
+        "rows": MatrixRows(matrix, int(matrix.shape[0])),
         "parallel": False,
         "resident_bytes": sum(part.nbytes for part in _arrays_of(matrix)),
         **optional,
@@ -362,8 +338,7 @@ def loaded_table(load: Callable[[], Matrix], name: str, fingerprint: str, matrix
     ``load`` raises ``BadInput`` where the file has changed.
     """
     matrix = load() if matrix is None else matrix
-    rows = LoadedRows(load, int(matrix.shape[0]), matrix)
-    rows.sparse = is_sparse(matrix)
+    rows = MatrixRows(matrix, int(matrix.shape[0]), load)
     return matrix_table(matrix, name, rows=rows, fingerprint=fingerprint)
 
 
@@ -374,7 +349,7 @@ def transposed(table: Table) -> Table:
     return replace(
         table,
         shape=(f, m),
-        rows=LoadedRows(partial(_load_transposed, table), f),
+        rows=MatrixRows(None, f, partial(_load_transposed, table)),
         parallel=False,
         resident_bytes=m * f * table.dtype.itemsize,
         fingerprint=digest(table.fingerprint, "transposed"),

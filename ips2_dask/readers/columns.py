@@ -25,7 +25,6 @@ from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Featur
 from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from scipy.sparse import csr_array
 
 RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
@@ -75,11 +74,6 @@ def check_names(name: str, columns: list[str]) -> None:
     if twice:
         found, allowed = f"several columns named {twice[0]!r}", "a name of its own for each column"
         raise BadInput(name, found, allowed, "one would be read in place of the other", "rename them")
-
-
-def piece_names(pieces: Callable[[], Iterator[AnyArray]]) -> AnyArray | None:
-    """Return the values of a stored index as names; None where they count the rows, or the rows of each part."""
-    return counted_names(np.concatenate(list(pieces())))
 
 
 def counted_names(values: AnyArray) -> AnyArray | None:
@@ -142,6 +136,13 @@ class Chosen:
         """What is done where a value is missing."""
         return "refuse" if self.features is None else self.features.missing
 
+    @property
+    def have_categories(self) -> list[bool]:
+        """Whether each of the ``kept`` columns is read as categories."""
+        if isinstance(self.features, FittedFeatures):
+            return [column.categories is not None for column in self.features.columns]
+        return [place in self.encoded for place in self.kept]
+
     def fitted(self, categories: dict[int, tuple[Category, ...]]) -> FittedFeatures | None:
         """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
         if not isinstance(self.features, Features):
@@ -168,7 +169,7 @@ class Chosen:
         }
 
 
-def choose(
+def select_columns(
     name: str,
     features: Features | FittedFeatures | None,
     names: Sequence[str] | None,
@@ -176,25 +177,16 @@ def choose(
     label: int | None = None,
     hidden: Sequence[int] = (),
 ) -> Chosen:
-    """Return the columns of a table that become features: all but that of the labels where nothing is said."""
+    """Return the columns of a table that become features: all but that of the labels where nothing is said.
+
+    ``hidden`` ones hold the names of the rows.
+    """
     if features is None:
         kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
         return Chosen(names, n_columns, label, kept, (), None)
     if isinstance(features, FittedFeatures):
         matched = match_columns(name, features, names, n_columns, label, hidden)
         return Chosen(names, n_columns, label, matched, (), features)
-    return select_columns(name, features, names, n_columns, label, hidden)
-
-
-def select_columns(
-    name: str,
-    features: Features,
-    names: Sequence[str] | None,
-    n_columns: int,
-    label: int | None = None,
-    hidden: Sequence[int] = (),
-) -> Chosen:
-    """Return the columns of a table that become features; ``hidden`` ones hold the names of the rows."""
     positions_of = {
         what: [
             place for item in getattr(features, what) or () for place in _positions(name, item, names, n_columns, what)
@@ -202,41 +194,27 @@ def select_columns(
         for what in REMEDY
     }
     title = partial(column_title, names=names)
-    dropped, one_hot = set(positions_of["drop_columns"]), set(positions_of["one_hot"])
+    dropped, one_hot = {*positions_of["drop_columns"]}, {*positions_of["one_hot"]}
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
-            if position == label:
-                found, allowed = f"{title(position)} in {what} and as the labels_column", "labels that are no feature"
-                otherwise = "the known labels would be clustered"
+            if position == label or position in hidden:
+                role = " and as the labels_column" if position == label else ", though it has the names of the rows"
+                found, allowed = f"{title(position)} in {what}{role}", "columns that are features"
+                otherwise = "known labels or names would be clustered"
                 raise BadInput(name, found, allowed, otherwise, f"take it out of {what} ({REMEDY[what]})")
-            if position in hidden:
-                found = f"{title(position)}, the names of the rows, in {what}"
-                otherwise = "names would be compared as numbers"
-                raise BadInput(name, found, "columns of values", otherwise, f"take it out of {what} ({REMEDY[what]})")
-    both = sorted(dropped & set(positions_of["columns"]))
-    if both:
-        found, allowed = f"{title(both[0])} both in columns and in drop_columns", "a column in one of them"
-        otherwise = "it would be unclear whether it is a feature"
-        raise BadInput(name, found, allowed, otherwise, "take it out of columns (--columns) or drop_columns")
-    lost = sorted(one_hot & dropped)
-    if lost:
-        raise BadInput(
-            name,
-            f"{title(lost[0])} both in one_hot and in drop_columns",
-            "categories of a column that is kept",
-            "there would be nothing to encode",
-            "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
-        )
+            if position in dropped:
+                found, allowed = f"{title(position)} both in {what} and in drop_columns", "a column in one of them"
+                remedy = f"take it out of {what} ({REMEDY[what]}) or drop_columns (--drop-columns)"
+                raise BadInput(name, found, allowed, "it would be unclear whether it is a feature", remedy)
     wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
-        raise BadInput(
-            name,
+        found, allowed = (
             f"{title(absent[0])} in one_hot, which is not in columns",
             "categories of a column that is kept",
-            "there would be nothing to encode",
-            "add it to columns (--columns), or take it out of one_hot (--one-hot)",
         )
+        remedy = "add it to columns (--columns), or take it out of one_hot (--one-hot)"
+        raise BadInput(name, found, allowed, "there would be nothing to encode", remedy)
     selected = sorted(wanted - dropped - {label, *hidden})
     if not selected:
         found, allowed = f"all {n_columns} columns dropped", "at least one column that is a feature"
@@ -400,18 +378,15 @@ NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a colu
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
 
-UNKNOWN_CODE = -1.0
-"""The code of a text that is none of the column's categories."""
-
 
 def is_number(field: str) -> bool:
     """Return whether a field is a number or a missing value."""
     return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
 
 
-def is_missing(text: str | None) -> bool:
-    """Return whether a field of a column of text is a missing value."""
-    return text is None or text in MISSING_WORDS or text in NAN_WORDS
+def is_missing(value: Category) -> bool:
+    """Return whether a value of a column of categories is missing: none, NaN, or a word for it."""
+    return value is None or value != value or value in MISSING_WORDS or value in NAN_WORDS
 
 
 class CategorySet:
@@ -419,19 +394,23 @@ class CategorySet:
 
     def __init__(self, name: str, title: str, missing: str, *, typed: bool = True) -> None:
         self._name, self._title, self._missing, self._typed = name, title, missing, typed
-        self._found: set[str | float] = set()
-        self._lacking = False
+        self.found: set[Category] = set()
 
-    def add(self, values: Iterable[str | float | None]) -> None:
-        """Add the different values of a block, None or NaN where they are missing."""
+    def add_block(self, words: list[Category], places: AnyArray, first_row: int) -> None:
+        """Add the words of a block, of which each row has the one at its place; -1 is a missing value."""
+        gone = np.array([is_missing(word) for word in (*words, None)])[places]
+        if self._missing == "refuse" and gone.any():
+            row = first_row + int(np.argmax(gone))
+            raise faults.missing_value(self._name, f"row {row}, {self._title}", "a missing value")
+        self.add([*words, *([None] if gone.any() else [])])
+
+    def add(self, values: Iterable[Category]) -> None:
+        """Add different values."""
         for value in values:
-            if isinstance(value, float):
-                self._add_number(value)
-            elif is_missing(value):
-                self._lacking = True
-            else:
-                self._found.add(str(value))
-        if len(self._found) > MOST_CATEGORIES:
+            if isinstance(value, float) and math.isinf(value):
+                raise faults.missing_value(self._name, self._title, f"the value {value!r}")
+            self.found.add(None if is_missing(value) else value + 0.0 if isinstance(value, float) else value)  # -0 is 0
+        if len(self.found - {None}) > MOST_CATEGORIES:
             raise BadInput(
                 self._name,
                 f"more than {MOST_CATEGORIES:,} categories in {self._title}",
@@ -440,17 +419,9 @@ class CategorySet:
                 "drop the column (drop_columns, --drop-columns), or group its categories",
             )
 
-    def _add_number(self, value: float) -> None:
-        if math.isnan(value):
-            self._lacking = True
-        elif math.isinf(value):
-            raise faults.missing_value(self._name, self._title, f"the value {value!r}")
-        else:
-            self._found.add(value + 0.0)  # -0 is 0
-
     def categories(self) -> tuple[Category, ...]:
         """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them."""
-        values = self._found
+        values = {value for value in self.found if value is not None}
         if any(isinstance(value, str) for value in values):
             values = {category_text(value) for value in values}
         if not self._typed:
@@ -460,7 +431,7 @@ class CategorySet:
                 if any(math.isinf(number or 0.0) for number in numbers):
                     raise faults.missing_value(self._name, self._title, "an infinite value")
                 values = {number for number in numbers if number is not None}
-        lacking = (None,) if self._lacking and self._missing == "median" else ()
+        lacking = (None,) if None in self.found and self._missing == "median" else ()
         if not values and not lacking:
             found, allowed = f"no value in {self._title}", "a value in some rows"
             otherwise = "there would be no category"
@@ -478,39 +449,34 @@ def category_number(text: str) -> float | None:
     return float(text) + 0.0 if NUMBER.fullmatch(text) and not CODE.match(text) else None
 
 
-def text_codes(texts: Iterable[str | None], categories: tuple[Category, ...]) -> list[float]:
-    """Return the codes of texts for `FeatureRows`: the position among categories that are text, or else the number.
-
-    NaN stands for a missing value, `UNKNOWN_CODE` or infinity for a text that is no category.
-    """
-    codes: dict[Category, float] = {category: float(code) for code, category in enumerate(categories)}
-    if are_text(categories):
-        return [math.nan if is_missing(text) else codes.get(text, UNKNOWN_CODE) for text in texts]
-    numbers = [(text, category_number(str(text))) for text in texts]
-    return [
-        math.nan if is_missing(text) else number if number is not None and number in codes else math.inf
-        for text, number in numbers
-    ]
-
-
 def category_codes(
-    texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
+    words: list[Category], places: AnyArray, column: Column, ignore: bool, name: str, where: str, first_row: int
 ) -> Float64:
-    """Return the code of each text, as `text_codes` does, float64 (rows,); raises ``BadInput`` for an unknown one.
+    """Return the place of each row's category among those of the column, float64 (rows,); NaN where it is missing.
 
-    ``where`` is what messages call the column, and ``first_row`` the row that the first text is from.
+    ``words`` are the different values, ``places`` those of the rows among them, -1 where there is none. ``where`` is
+    what messages call the column, and ``first_row`` the row that the first place is of. A category that is none of the
+    column's raises ``BadInput``, or is -1.
     """
-    words = texts.dictionary_encode()
-    codes = np.array([*text_codes(words.dictionary.to_pylist(), categories), math.nan])
-    numbers = codes[np.asarray(words.indices.fill_null(-1).to_numpy(zero_copy_only=False))]
-    unknown = (numbers == UNKNOWN_CODE) if are_text(categories) else np.isinf(numbers)
-    if unknown.any() and not ignore:
-        row = int(np.argmax(unknown))
-        raise unknown_category(name, texts[row].as_py(), where, first_row + row, categories)
-    return numbers
+    categories, text = column.categories or (), are_text(column.categories)
+    positions = {category: position for position, category in enumerate(categories)}
+    codes: list[float] = []
+    for word in (*words, None):
+        if is_missing(word):
+            codes.append(positions.get(None, math.nan))
+            continue
+        value = category_text(word) if text else category_number(word) if isinstance(word, str) else word
+        codes.append(-1 if value is None else positions.get(value, -1))
+    found = np.array(codes, np.float64)[places]
+    if not ignore and (found == -1).any():
+        row = int(np.argmax(found == -1))
+        raise _unknown_category(name, words[places[row]], where, first_row + row, categories)
+    return found
 
 
-def unknown_category(name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]) -> BadInput:
+def _unknown_category(
+    name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]
+) -> BadInput:
     """Return the fault of a category that a run has not seen."""
     texts = [category_text(one) for one in categories]
     text = category_text(category)
@@ -525,13 +491,15 @@ def unknown_category(name: str, category: Category, where: str, row: int, catego
 
 
 class FeatureRows(Rows):
-    """Features of the rows of a table, in which columns of text are numbers of their categories already."""
+    """Features of the rows of a table, whose columns of categories may be ``coded``: see `category_codes`."""
 
-    def __init__(self, table: Table, places: AnyArray, fitted: FittedFeatures | None = None) -> None:
+    def __init__(
+        self, table: Table, places: AnyArray, fitted: FittedFeatures | None = None, coded: bool = False
+    ) -> None:
         self._inner, self._places, self._name = table.rows, places, table.name
         # none where nothing is encoded: of a wide table they would take much room in tasks
         self._columns = fitted.columns if fitted is not None and fitted.one_hot else ()
-        self._ignore_unknown = fitted is not None and fitted.handle_unknown == "ignore"
+        self._coded, self._ignore_unknown = coded, fitted is not None and fitted.handle_unknown == "ignore"
         self._step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
         self.n_rows, self.grain, self.sparse = table.rows.n_rows, table.rows.grain, table.rows.sparse
 
@@ -559,33 +527,21 @@ class FeatureRows(Rows):
         for place, column, low, high in zip(self._places, self._columns, ends, ends[1:], strict=False):
             if column.categories is None:
                 features[:, low] = block[:, place]
-            else:
-                features[:, low:high] = self._indicators(block[:, place], column.categories, column.title, first_row)
+                continue
+            codes = block[:, place]
+            if not self._coded:
+                numbers, places = np.unique(codes.astype(np.float64), return_inverse=True)
+                where, ignore = f"column {column.title!r}", self._ignore_unknown
+                codes = category_codes(numbers.tolist(), places, column, ignore, self._name, where, first_row)
+            features[:, low:high] = codes[:, None] == np.arange(high - low)
+            features[np.isnan(codes), low:high] = np.nan
         return features
 
-    def _indicators(self, values: AnyArray, categories: tuple[Category, ...], title: str, first_row: int) -> AnyArray:
-        """Return float64 (rows, categories): 1 for the row's category, NaN in the whole row if the value is missing."""
-        known = [category for category in categories if category is not None]
-        codes = values.astype(np.float64)
-        if not are_text(categories):
-            numbers = np.array(known, np.float64)
-            positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
-            matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
-            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, UNKNOWN_CODE))
-            if not self._ignore_unknown and (codes < 0).any():
-                row = int(np.argmax(codes < 0))
-                raise unknown_category(self._name, float(values[row]), f"column {title!r}", first_row + row, categories)
-        missing = np.isnan(codes)
-        if None in categories:
-            codes = np.where(missing, len(known), codes)
-        indicators = (codes[:, None] == np.arange(len(categories))).astype(np.float64)
-        if None not in categories:
-            indicators[missing] = np.nan
-        return indicators
 
-
-def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None) -> Table:
-    """Return a table of features."""
+def feature_table(
+    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, coded: bool = False
+) -> Table:
+    """Return a table of features, which are the columns at some places of the table; see `FeatureRows`."""
     if fitted is None:
         return table
     all_of_it = tuple(range(table.shape[1]))
@@ -598,7 +554,7 @@ def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[
         table,
         shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
         dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
-        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted),
+        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted, coded),
         feature_names=names,
         fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own),
         fitted=fitted,
@@ -608,19 +564,17 @@ def feature_table(table: Table, fitted: FittedFeatures | None, places: Sequence[
 def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Table:
     """Return the features of a table that holds nothing but numbers."""
     label, own = table.label, [*range(table.shape[1])]
+    names = None if table.feature_names is None else [*table.feature_names]
     if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more
         own = [place + (place >= label) for place in own]
+        if names is not None:
+            names.insert(label, "")
     n_columns = table.shape[1] + (label is not None)
-    names = None
-    if table.feature_names is not None:
-        names = [""] * n_columns
-        for place, title in zip(own, table.feature_names, strict=True):
-            names[place] = title
     if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
         found, allowed = "a table without text", "one with the text columns that the run encoded (one_hot)"
         otherwise = "their categories would be unknown"
         raise BadInput(table.name, found, allowed, otherwise, "give a table of text, a Parquet file or a data frame")
-    chosen = choose(table.name, features, names, n_columns, label)
+    chosen = select_columns(table.name, features, names, n_columns, label)
     if features.one_hot and table.rows.sparse:
         found, allowed = "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text"
         otherwise = "nearly all of its values would be one category"

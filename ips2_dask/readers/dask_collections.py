@@ -20,10 +20,18 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import DType, Rows, Table, check_dtype, check_shape, digest, is_sparse, rebatch
-from ips2_dask.readers.columns import CategorySet, Chosen, check_names, choose, column_title, counted_names, find_column
-from ips2_dask.readers.features import Category, Features, FittedFeatures
-from ips2_dask.readers.objects import as_numbers, category_values, open_frame
+from ips2_dask.readers.base import DType, Request, Rows, Table, check_dtype, check_shape, digest, is_sparse, rebatch
+from ips2_dask.readers.columns import (
+    CategorySet,
+    Chosen,
+    check_names,
+    column_title,
+    counted_names,
+    find_column,
+    select_columns,
+)
+from ips2_dask.readers.features import Features, FittedFeatures
+from ips2_dask.readers.objects import numbers_of
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
@@ -46,18 +54,13 @@ def is_dask(value: object) -> bool:
     return bool(is_dask_collection(value))
 
 
-def open_dask_array(
-    array: da.Array,
-    labels_column: str | int | None,
-    transpose: bool,
-    features: Features | FittedFeatures | None = None,
-    names: Sequence[str] | None = None,
-) -> DaskTable:
+def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | None = None) -> DaskTable:
     """Return the table of a Dask array, of which one column may hold the labels; ``names`` are those of its columns.
 
     Its fingerprint is that of the array's name, dtype and chunks: by Dask's own rule arrays of one name hold the same
     values. So an array over files that change under the same name has to be given another name, or another store.
     """
+    labels_column, transpose, features = request.labels_column, request.transpose, request.features
     module = sys.modules.get("dask.array")  # nobody holds a Dask array before that is imported
     if module is None or not isinstance(array, module.Array):
         kind = type(array).__name__
@@ -86,7 +89,7 @@ def open_dask_array(
     array, checked = (array.T, checked.T) if transpose else (array, checked)
     n_columns = int(array.shape[1])
     label = None if labels_column is None else find_column(NAME, labels_column, names, n_columns)
-    chosen = choose(NAME, features, names, n_columns, label)
+    chosen = select_columns(NAME, features, names, n_columns, label)
     fitted = chosen.fitted({})
     label_pieces = None if label is None else partial(_column_pieces, checked, label)
     if chosen.kept != tuple(range(n_columns)):  # the array as it was given has the name that its values are known by
@@ -182,7 +185,7 @@ def _checked_block(block: AnyArray, block_info: Any, name: str, remedy: str) -> 
     if block.shape != shape:
         otherwise = "rows or columns would be lost or be taken for others"
         raise BadInput(name, f"the shape {block.shape}", f"{shape}, as the metadata say", otherwise, remedy)
-    block = as_numbers(block, name) if block.dtype == object else block
+    block = numbers_of(block, name) if block.dtype == object else block
     check_dtype(name, block.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         values = np.ascontiguousarray(block, dtype=dtype)
@@ -231,34 +234,28 @@ class _Summary(NamedTuple):
 
     rows: int
     names: AnyArray | None  # None where they count
-    categories: list[set[Category]]  # the values of each column that is to be encoded
+    categories: list[CategorySet]  # of each column that is to be encoded
 
 
-def open_dask_frame(
-    frame: dd.DataFrame,
-    labels_column: str | int | None,
-    transpose: bool,
-    features: Features | FittedFeatures | None = None,
-    client: Client | None = None,
-) -> DaskTable:
+def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None = None) -> DaskTable:
     """Return the table of a Dask DataFrame, of which one column may hold the labels.
 
     One pass over the partitions counts their rows and collects the categories of ``one_hot``; the workers of
     ``client`` make it, or else this process, a partition at a time. Its fingerprint is that of Dask's own name of the
     frame, as for arrays. Text or an odd value in a partition is found when that is read.
     """
+    labels_column, transpose, features = request.labels_column, request.transpose, request.features
     titles = [str(title) for title in frame.columns]
     check_names(FRAME_NAME, titles)
     label = None if labels_column is None or transpose else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    chosen = choose(FRAME_NAME, features, titles, len(titles), label)
+    chosen = select_columns(FRAME_NAME, features, titles, len(titles), label)
     lengths, index, fitted = _pass(frame, chosen, client)
     kept = [frame.columns[place] for place in chosen.kept]
-    types = [None] * len(kept) if fitted is None else [column.categories for column in fitted.columns]
     kinds = [
-        _number_type(frame.dtypes[title]) if categories is None else np.dtype(np.float64)
-        for title, categories in zip(kept, types, strict=True)
+        np.dtype(np.float64) if has_categories else _number_type(frame.dtypes[title])
+        for title, has_categories in zip(kept, chosen.have_categories, strict=True)
     ]
-    width = len(kept) if fitted is None else sum(column.width for column in fitted.columns)
+    width = len(kept) if fitted is None else len(fitted.feature_names)
     m, f = check_shape(FRAME_NAME, (sum(lengths), width))
     dtype: DType = np.result_type(*kinds)
     # blocks are data frames until `_frame_block` has made arrays of them
@@ -271,7 +268,7 @@ def open_dask_frame(
         local = replace(fitted, columns=own, n_columns=len(own), label=None)
     array = array.map_blocks(_frame_block, local, dtype=dtype, meta=np.empty((0, 0), dtype))
     if transpose:
-        table = open_dask_array(array, labels_column, True)
+        table = open_dask_array(array, replace(request, features=None))
         return replace(table, name=FRAME_NAME, read_sample_names=partial(np.array, titles, dtype=np.str_))
     key = frame._name, [str(kind) for kind in frame.dtypes], titles, chosen.kept, label, lengths, dtype.str
     return DaskTable(
@@ -307,20 +304,21 @@ def _pass(
     category_sets = chosen.category_sets(FRAME_NAME)
     for number, collected in enumerate(category_sets.values()):
         for summary in summaries:
-            collected.add(summary.categories[number])
+            collected.add(summary.categories[number].found)
     fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
     return [summary.rows for summary in summaries], index, fitted
 
 
 def _summary(part: pd.DataFrame, encoded: list[str], missing: str) -> _Summary:
     """Return what is to be known of a partition before the run."""
+    from ips2_dask.readers import frames  # noqa: PLC0415  it takes pyarrow
+
     index = None if type(part.index).__name__ == "RangeIndex" else np.asarray(part.index, dtype=object)
-    categories = []
-    for place, title in enumerate(encoded):
-        values = category_values(part.iloc[:, place], title, missing)
-        CategorySet(FRAME_NAME, title, missing).add(values)  # not more of them than there may be
-        categories.append(values)
-    return _Summary(len(part), index, categories)
+    source = frames.FrameBatches.of(part, FRAME_NAME)
+    category_sets = {place: CategorySet(FRAME_NAME, title, missing) for place, title in enumerate(encoded)}
+    places = tuple(category_sets)
+    source.examined(Chosen(source.titles, len(places), None, places, places, Features(missing=missing)), category_sets)
+    return _Summary(len(part), index, list(category_sets.values()))
 
 
 def _same(part: pd.DataFrame) -> pd.DataFrame:
@@ -329,10 +327,13 @@ def _same(part: pd.DataFrame) -> pd.DataFrame:
 
 def _frame_block(part: pd.DataFrame, fitted: FittedFeatures | None, block_info: Any) -> AnyArray:
     """Return the numbers of a partition; raises ``BadInput`` that says which it is."""
+    from ips2_dask.readers.frames import open_frame  # noqa: PLC0415  it takes pyarrow
+
     name = f"partition {block_info[0]['chunk-location'][0]} of {FRAME_NAME}"
+    request = Request(name, features=fitted)
     try:
         shape = (0, block_info[None]["chunk-shape"][1])
-        block = open_frame(part, None, False, fitted).read(0, len(part)) if len(part) else np.empty(shape)
+        block = open_frame(part, request).read(0, len(part)) if len(part) else np.empty(shape)
     except BadInput as fault:
         raise BadInput(name, fault.found, fault.allowed, fault.otherwise, fault.remedy) from None
     return _checked_block(block, block_info, name, "give frame.persist(), so that its partitions stay as they are")

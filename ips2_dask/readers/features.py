@@ -159,6 +159,11 @@ class FittedFeatures:
         return [name for column in self.columns for name in column.feature_names]
 
     @property
+    def mentioned(self) -> tuple[str | None, ...]:
+        """The names of all columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
     def numeric(self) -> list[int]:
         """Positions of the features that are numbers, and not indicators of a category."""
         return [first for first, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults, labels
-from ips2_dask.readers.columns import take_label_column, take_label_variable
+from ips2_dask.readers.columns import take_label_variable
 from ips2_dask.store.remote import check_url, open_system, plain, reaching
 from ips2_dask.typing import AnyArray, UInt8
 
@@ -158,22 +158,20 @@ def npy_table(stamp: base.FileStamp | RemoteStamp, layout: NpyLayout) -> base.Ta
 
 
 def open_npy(request: base.Request) -> base.Table:
-    """Return the table of a .npy file, of which one column may hold the labels."""
+    """Return the table of a .npy file."""
     stamp = base.FileStamp.of(request)
     with open(request.path, "rb") as stream:
         layout = _read_layout(stream, request.name)
-    table = npy_table(stamp, layout.transposed() if request.transpose else layout)
-    return take_label_column(table, request.labels_column)
+    return npy_table(stamp, layout.transposed() if request.transpose else layout)
 
 
 def open_npy_url(request: base.Request) -> base.Table:
-    """Return the table of a .npy object behind a URL, of which one column may hold the labels."""
+    """Return the table of a .npy object behind a URL."""
     check_url(request.path)
     name = plain(request.name)
     stamp = RemoteStamp.of(name, request.path)
     layout = _read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
-    table = npy_table(stamp, layout.transposed() if request.transpose else layout)
-    return take_label_column(table, request.labels_column)
+    return npy_table(stamp, layout.transposed() if request.transpose else layout)
 
 
 def _no_ranges(name: str, found: str) -> BadInput:
@@ -211,7 +209,7 @@ def open_npz(request: base.Request) -> base.Table:
             table = _member_table(archive, request, stamp, chosen)
         labels_column = request.labels_column
         if labels_column == chosen or labels_column not in names:
-            return take_label_column(table, labels_column)
+            return table
         layout = _member_layout(archive, str(labels_column), request.name)
         if layout.dtype.kind == "O":
             raise faults.pickled(request.name, f"an array of Python objects in {labels_column!r}")
@@ -301,7 +299,7 @@ def _member_values(stamp: base.FileStamp, member: str, layout: NpyLayout, start:
 
 
 @dataclass
-class MemberRows(base.StreamedRows):
+class MemberRows(base.Rows):
     """The rows of a compressed member, decompressed from its start on."""
 
     stamp: base.FileStamp
@@ -311,7 +309,13 @@ class MemberRows(base.StreamedRows):
     def __post_init__(self) -> None:
         self.n_rows = self.layout.shape[0]
 
-    def stream(self, start: int) -> Iterator[AnyArray]:
+    def read(self, start: int, stop: int) -> AnyArray:
+        return next(base.rebatch(self._stream(start), stop - start))
+
+    def blocks(self, rows: int) -> Iterator[AnyArray]:
+        return base.rebatch(self._stream(0), rows)
+
+    def _stream(self, start: int) -> Iterator[AnyArray]:
         f = self.layout.shape[1]
         step = max(1, base.PIECE_BYTES // (f * self.layout.dtype.itemsize)) * f
         for values in _member_values(self.stamp, self.member, self.layout, start * f, step):

@@ -18,19 +18,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
-from ips2_dask.readers.columns import (
-    UNKNOWN_CODE,
-    choose,
-    column_title,
-    counted_names,
-    feature_table,
-    find_column,
-    is_missing,
-    take_label_column,
-    text_codes,
-    unknown_category,
-)
-from ips2_dask.readers.features import Category, Features, FittedFeatures, category_text
+from ips2_dask.readers.columns import counted_names, find_column
 from ips2_dask.readers.labels import as_labels
 from ips2_dask.readers.npy import NpyLayout, npy_table
 from ips2_dask.typing import AnyArray, Float64
@@ -39,19 +27,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def open_array(spec: object, labels_column: str | int | None, transpose: bool) -> base.Table:
-    """Return the table of an array in memory, of which one column may hold the labels.
+def open_array(spec: object, request: base.Request) -> base.Table:
+    """Return the table of an array in memory.
 
     A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
     """
+    transpose = request.transpose
     name = "the sparse matrix given" if base.is_sparse(spec) else "the array given"
     if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:
         mapped = _mapped_table(spec.T if transpose else spec, name)
         if mapped is not None:
-            return take_label_column(mapped, labels_column)
+            return mapped
     matrix = base.as_csr(spec.T if transpose else spec, name) if base.is_sparse(spec) else _dense(spec, name, transpose)
-    table = base.matrix_table(matrix, name)
-    return take_label_column(table, labels_column)
+    return base.matrix_table(matrix, name)
 
 
 def _dense(spec: object, name: str, transpose: bool) -> AnyArray:
@@ -71,12 +59,12 @@ def _dense(spec: object, name: str, transpose: bool) -> AnyArray:
     with faults.reading(name):
         array: AnyArray = np.asarray(spec)
     base.check_shape(name, array.shape)
-    array = as_numbers(array, name) if array.dtype == object else array
+    array = numbers_of(array, name) if array.dtype == object else array
     array = array.astype(base.check_dtype(name, array.dtype), copy=False)
     return array.T if transpose else array
 
 
-def as_numbers(values: AnyArray, name: str) -> Float64:
+def numbers_of(values: AnyArray, name: str) -> Float64:
     """Return an array of real numbers as Python objects as float64; None and NA become NaN; raises ``BadInput``."""
     numbers = np.empty(values.shape)
     for place, value in zip(np.ndindex(values.shape), values.ravel().tolist(), strict=True):
@@ -159,115 +147,6 @@ def is_frame(spec: object) -> TypeGuard[pd.DataFrame]:
     return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
 
 
-def open_frame(
-    frame: pd.DataFrame,
-    labels_column: str | int | None,
-    transpose: bool,
-    features: Features | FittedFeatures | None = None,
-) -> base.Table:
-    """Return the table of a data frame; one of its columns may hold the labels."""
-    if transpose:
-        table = base.transposed(open_frame(frame, None, False))
-        return take_label_column(table, labels_column)
-    titles = [str(title) for title in frame.columns]
-    label = None if labels_column is None else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    chosen = choose(FRAME_NAME, features, titles, len(titles), label)
-    category_sets = chosen.category_sets(FRAME_NAME)
-    for position, collected in category_sets.items():
-        title = column_title(position, titles)
-        collected.add(category_values(frame.iloc[:, position], title, chosen.missing))
-    fitted = chosen.fitted({position: collected.categories() for position, collected in category_sets.items()})
-    base.check_shape(FRAME_NAME, (len(frame), len(chosen.kept)))
-    columns = []
-    for number, position in enumerate(chosen.kept):
-        categories = None if fitted is None else fitted.columns[number].categories
-        if fitted is None or categories is None:
-            columns.append(_column_values(frame.iloc[:, position]))
-        else:
-            ignore = fitted.handle_unknown == "ignore"
-            columns.append(_category_codes(frame.iloc[:, position], categories, ignore, titles[position]))
-    columns = _numbers_of(columns, [titles[position] for position in chosen.kept])
-    matrix = np.empty((len(frame), len(columns)), np.result_type(*columns))
-    for number, values in enumerate(columns):
-        matrix[:, number] = values
-    labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), FRAME_NAME)
-    names = index_names(frame.index)
-    table = base.matrix_table(
-        matrix,
-        FRAME_NAME,
-        feature_names=chosen.kept_names() if index_names(frame.columns) is not None else None,
-        read_sample_names=None if names is None else partial(np.array, names),
-        label_pieces=None if labels is None else partial(iter, [labels]),
-        label=label,
-    )
-    if labels is not None:
-        table = replace(table, fingerprint=base.digest(table.fingerprint, base.content_digest(labels)))
-    return feature_table(table, fitted)
-
-
-def category_values(column: pd.Series, title: str, missing: str) -> set[Category]:
-    """Return the different values of a column that is to be encoded; raises where a refused one is missing."""
-    values = _category_values(column)
-    gone = [value is None or (isinstance(value, str) and is_missing(value)) for value in values]
-    if missing == "refuse" and any(gone):
-        raise faults.missing_value(FRAME_NAME, f"row {gone.index(True)}, {title}", "a missing value")
-    return set(values)
-
-
-def _category_values(column: pd.Series) -> list[Category]:
-    """Return a column's m values: numbers, None where one is missing, and all else as text without outer blanks."""
-    missing = np.asarray(column.isna(), np.bool_).tolist()
-    values = column.to_numpy(dtype=object).tolist()
-    return [None if gone else _category(value) for gone, value in zip(missing, values, strict=True)]
-
-
-def _category(value: object) -> str | float:
-    number = isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
-    return float(value) if number else str(value).strip()  # type: ignore[arg-type]
-
-
-def _category_codes(column: pd.Series, categories: tuple[Category, ...], ignore: bool, title: str) -> Float64:
-    """Return the code of each value's category, (m,), as `text_codes` does."""
-    values = _category_values(column)
-    different = list(set(values))
-    codes = text_codes([None if value is None else category_text(value) for value in different], categories)
-    code_of = dict(zip(different, codes, strict=True))
-    for row, value in enumerate(() if ignore else values):
-        if code_of[value] in (UNKNOWN_CODE, np.inf) and value not in categories:
-            raise unknown_category(FRAME_NAME, value, f"column {title!r}", row, categories)
-    return np.array([code_of[value] for value in values])
-
-
-def _column_values(column: pd.Series) -> AnyArray:
-    """Return a column's values, (m,); missing ones of a nullable column of numbers become NaN."""
-    dtype = column.dtype
-    if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
-        if column.isna().any():
-            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-        return np.asarray(column.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
-    return np.asarray(column.to_numpy())
-
-
-def _numbers_of(columns: Sequence[AnyArray], titles: list[str]) -> list[AnyArray]:
-    """Return columns with their objects as numbers; raises ``BadInput`` that names the columns that hold none."""
-    text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
-    for position in text:
-        for row, value in enumerate(columns[position].tolist()):
-            if isinstance(value, str | bytes):
-                words = [other for other in text if any(isinstance(v, str | bytes) for v in columns[other].tolist())]
-                listed = faults.listing([f"{other} ({titles[other]!r})" for other in words])
-                where = f"in row {row} of column {position} ({titles[position]!r})"
-                raise faults.textual(
-                    FRAME_NAME, f"no numbers in the columns {listed}, the first text is {value!r} {where}"
-                )
-    numbers = []
-    for position, values in enumerate(columns):
-        name = f"{FRAME_NAME}, column {position} ({titles[position]!r})"
-        numbers.append(as_numbers(values, name) if values.dtype == object else values)
-        base.check_dtype(name, numbers[-1].dtype)
-    return numbers
-
-
 def index_names(index: pd.Index) -> AnyArray | None:
     """Return the names of rows or columns as strings, or None where the index is 0, 1, 2, ..."""
     names = np.asarray(index)
@@ -290,9 +169,8 @@ REPRESENTATION = "X_pca"
 
 def open_anndata(
     adata: Any,
-    labels_column: str | int | None,
-    transpose: bool,
-    open_matrix: Callable[[object], base.Table],
+    request: base.Request,
+    open_matrix: Callable[[object, base.Request], base.Table],
     use_rep: str | None = None,
     layer: str | None = None,
 ) -> base.Table:
@@ -301,17 +179,17 @@ def open_anndata(
     The X of a backed one is read from its file by ranges of rows, by each process that needs some. A file that is open
     for writing is closed for that; anndata opens it again when it is next asked for X.
     """
-    part, key = _matrix_of(adata, transpose, use_rep, layer)
+    part, key = _matrix_of(adata, request.transpose, use_rep, layer)
+    plain = base.Request("", transpose=request.transpose)
     if part == "X" and getattr(adata, "isbacked", False):
-        table = open_matrix(_backing_file(adata))
-        return replace(_described(table, adata, labels_column, transpose, True), name=table.name)
+        table = open_matrix(_backing_file(adata), plain)
+        return _described(table, adata, request, True)
     matrix = adata.X if part == "X" else getattr(adata, part)[key]
     name = ANNDATA_NAME if part == "X" else f"{part}[{key!r}] of {ANNDATA_NAME}"
     if matrix is None:
         found, allowed, otherwise = "no X", "an AnnData with X", "there would be nothing to cluster"
         raise BadInput(ANNDATA_NAME, found, allowed, otherwise, "give one of its matrices, such as adata.obsm['X_pca']")
-    table = open_matrix(matrix)
-    return replace(_described(table, adata, labels_column, transpose, part != "obsm"), name=name)
+    return replace(_described(open_matrix(matrix, plain), adata, request, part != "obsm"), name=name)
 
 
 def _matrix_of(adata: Any, transpose: bool, use_rep: str | None, layer: str | None) -> tuple[str, str]:
@@ -349,18 +227,12 @@ def _backing_file(adata: Any) -> str:
     return path
 
 
-def _axis_names(index: pd.Index) -> AnyArray | None:
-    """Return the names of an AnnData's rows or columns, or None where they only count them, as its default ones do."""
-    names = index_names(index)
-    return None if names is None else counted_names(names)
-
-
-def _described(
-    table: base.Table, adata: Any, labels_column: str | int | None, transpose: bool, of_var: bool
-) -> base.Table:
+def _described(table: base.Table, adata: Any, request: base.Request, of_var: bool) -> base.Table:
     """Return a table with the names of an AnnData's samples and, if its columns are ``of_var``, of its features."""
+    transpose, labels_column = request.transpose, request.labels_column
     samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
-    names, titles = _axis_names(samples), _axis_names(features) if of_var else None
+    # that only count, as an AnnData's default ones do, are none
+    names, titles = (counted_names(np.array([*map(str, index)], np.str_)) for index in (samples, features))
     label_pieces = None
     if labels_column is not None:
         frame = adata.var if transpose else adata.obs
@@ -371,7 +243,7 @@ def _described(
         label_pieces = partial(iter, [labels])
     return replace(
         table,
-        feature_names=table.feature_names if titles is None else titles.tolist(),
+        feature_names=table.feature_names if titles is None or not of_var else titles.tolist(),
         read_sample_names=None if names is None else partial(np.array, names),
         label_pieces=label_pieces,
     )

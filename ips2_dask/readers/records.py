@@ -1,7 +1,8 @@
 """Arrow record batches as tables: those of Parquet files, and those that polars, pyarrow or DuckDB hold in memory.
 
-A column of numbers is one column of the table. One of lists of equal length, as of embeddings, is as many columns as
-the lists have values: ``name_0``, ``name_1``, ...
+Text files and data frames become such batches in `text` and `frames`; columns, labels, names, missing values and
+categories of all of them are handled here. A column of numbers is one column of the table. One of lists of equal
+length, as of embeddings, is as many columns as the lists have values: ``name_0``, ``name_1``, ...
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from typing import NamedTuple
@@ -24,17 +25,16 @@ import pyarrow.parquet as pq
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
 from ips2_dask.readers.columns import (
+    CategorySet,
     Chosen,
-    are_text,
     category_codes,
     check_names,
-    choose,
+    counted_names,
     feature_table,
     find_column,
-    piece_names,
-    take_label_column,
+    select_columns,
 )
-from ips2_dask.readers.features import Category, Features, FittedFeatures
+from ips2_dask.readers.features import Category, Column
 from ips2_dask.typing import AnyArray
 
 BATCH_ROWS = 4096
@@ -43,22 +43,72 @@ ENDING = ".parquet"
 LARGEST_GROUP = 256 << 20
 
 
-@dataclass
+class ArrowColumn(NamedTuple):
+    """A column of the table: a column of the batches, or one place of its lists."""
+
+    title: str | None
+    name: str
+    item: int | None = None
+    width: int = 0  # of the lists
+    numbered: bool = False  # whether its name is its number, as several columns may have one title, or none any
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        if not self.numbered:
+            return repr(self.title)
+        return self.name if self.title is None else f"{self.name} ({self.title!r})"
+
+
+def numbered_columns(titles: Sequence[str] | None, n_columns: int) -> list[ArrowColumn]:
+    """Return columns whose batches call them by their numbers."""
+    return [ArrowColumn(titles[place] if titles else None, str(place), numbered=True) for place in range(n_columns)]
+
+
+@dataclass(kw_only=True)
 class Batches:
-    """The record batches of a table in memory."""
+    """A table as Arrow record batches; those of `table` in memory, unless a subclass reads them from elsewhere."""
 
     name: str
     schema: pa.Schema
     starts: list[int]  # the first row of each group of rows, such as a row group of a file, and the number of rows
+    columns: list[ArrowColumn] = field(default_factory=list)  # numbered as the user does it
+    titles: Sequence[str] | None = None  # their names, if they have some
+    named: bool = True  # whether these become names of features
+    hidden: tuple[int, ...] = ()  # those of the columns that hold names of the rows
+    index: ArrowColumn | None = None  # what holds names of the rows
     table: pa.Table = None
+    parallel: bool = False
+    held: bool = True  # whether all of it is in memory anyway
+    typed: bool = True  # whether a number in a column of text is text
 
     def batches(self, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some groups, with these columns in this order; all rows are one group."""
         return iter(self.table.select(columns).to_batches(BATCH_ROWS))
 
-    def digest(self, label: str | None) -> str:
-        """Return nothing: what is in memory has the digest of its values."""
+    def digest(self, label: int | None) -> str:
+        """Return the fingerprint; what is in memory has the digest of its values instead."""
         return ""
+
+    def values(self, column: ArrowColumn) -> Iterator[AnyArray]:
+        """Yield the values of a column as Python objects, batch by batch."""
+        for _, (values,) in arrays(self, [column]):
+            yield np.array([*values.to_pylist(), None], dtype=object)[:-1]  # an array of one dimension, of lists too
+
+    def row_names(self) -> AnyArray | None:
+        """Return the names of the rows, or None where they only count them."""
+        return None if self.index is None else counted_names(np.concatenate([*self.values(self.index)]))
+
+    def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> Batches:
+        """Return the table as it is to be read now that columns are chosen, after collecting its categories.
+
+        Raises ``BadInput`` where a category is missing that must not be.
+        """
+        encoded = [self.columns[place] for place in category_sets]
+        for row, columns in arrays(self, encoded) if encoded else ():
+            for column, collected, values in zip(encoded, category_sets.values(), columns, strict=True):
+                collected.add_block(*words_of(values, self.name, column.shown), row)
+        return self
 
 
 @dataclass(kw_only=True)
@@ -67,6 +117,7 @@ class _ParquetBatches(Batches):
 
     stamps: list[base.FileStamp]
     places: list[tuple[int, int]]  # of each row group: its file, and its number there
+    held: bool = False
 
     def batches(self, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of some row groups, with pyarrow's exceptions as ``BadInput``."""
@@ -87,23 +138,19 @@ class _ParquetBatches(Batches):
                         break
                     yield batch.select(columns)
 
-    def digest(self, label: str | None) -> str:
-        return base.digest("files", [(stamp.size, stamp.mtime_ns) for stamp in self.stamps], "parquet", label)
+    def digest(self, label: int | None) -> str:
+        title = None if label is None else self.columns[label].title
+        return base.digest("files", [(stamp.size, stamp.mtime_ns) for stamp in self.stamps], "parquet", title)
 
 
-class _ArrowColumn(NamedTuple):
-    """A column of the table: a column of the batches, or one place of its lists."""
-
-    title: str
-    name: str
-    item: int | None = None
-    width: int = 0  # of the lists
-
-
-def _arrays(
-    source: Batches, groups: Sequence[int], columns: Sequence[_ArrowColumn]
+def arrays(
+    source: Batches, columns: Sequence[ArrowColumn], groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """Yield the first row of each batch of some groups, and its values by column; raises for uneven lists."""
+    """Yield the first row of each batch of some groups, or of all, and its values by column.
+
+    Raises ``BadInput`` for uneven lists.
+    """
+    groups = range(len(source.starts) - 1) if groups is None else groups
     row = source.starts[groups[0]] if groups else 0
     widths = {column.name: column.width for column in columns if column.item is not None}
     for batch in source.batches(groups, list(dict.fromkeys(column.name for column in columns))):
@@ -126,6 +173,8 @@ def _arrays(
 
 def _plain(values: pa.Array) -> pa.Array:
     """Return values without an encoding that Arrow's functions don't take."""
+    if isinstance(values, pa.NumericArray):  # of wide tables, each check takes a while
+        return values
     if pa.types.is_dictionary(values.type):
         words = values.dictionary
         if pa.types.is_string_view(words.type):
@@ -138,14 +187,14 @@ def _plain(values: pa.Array) -> pa.Array:
 
 @dataclass
 class ArrowRows(base.Rows):
-    """The rows of record batches, some of their columns."""
+    """The rows of record batches, some of their columns; of categories their `category_codes`."""
 
     source: Batches
-    columns: list[_ArrowColumn]
+    columns: list[ArrowColumn]
     dtype: base.DType
-    categories: list[tuple[Category, ...] | None]  # of columns that hold text, or are compared as such
     gaps: bool  # whether values may be missing
-    ignore_unknown: bool
+    fitted: tuple[Column, ...] = ()  # what the columns become, if some of them hold categories
+    ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
         self.n_rows = self.source.starts[-1]
@@ -163,83 +212,73 @@ class ArrowRows(base.Rows):
         return values
 
     def blocks(self, rows: int) -> Iterator[AnyArray]:
-        return base.rebatch((piece for _, piece in self._pieces(range(len(self.source.starts) - 1))), rows)
+        return base.rebatch((piece for _, piece in self._pieces()), rows)
 
-    def _pieces(self, groups: Sequence[int]) -> Iterator[tuple[int, AnyArray]]:
+    def _pieces(self, groups: Sequence[int] | None = None) -> Iterator[tuple[int, AnyArray]]:
         """Yield the first row of each batch, and its values."""
         name = self.source.name
-        for row, columns in _arrays(self.source, groups, self.columns):
+        for row, columns in arrays(self.source, self.columns, groups):
             piece = np.empty((len(columns[0]), len(self.columns)), self.dtype)
-            for place, (column, values, categories) in enumerate(
-                zip(self.columns, columns, self.categories, strict=True)
-            ):
+            for place, (column, values) in enumerate(zip(self.columns, columns, strict=True)):
                 if values.null_count and not self.gaps:
-                    raise _null(name, values, row, column.title)
-                if categories is None:
-                    piece[:, place] = _as_numbers(values)
-                    continue
-                texts, where = _as_texts(values, name, column.title), f"column {column.title!r}"
-                piece[:, place] = category_codes(texts, categories, self.ignore_unknown, name, where, row)
+                    raise _null(name, values, row, column.shown)
+                if self.fitted and self.fitted[place].categories is not None:
+                    words, where = words_of(values, name, column.shown), f"column {column.shown}"
+                    codes = category_codes(*words, self.fitted[place], self.ignore_unknown, name, where, row)
+                    piece[:, place] = codes
+                else:
+                    piece[:, place] = as_numbers(values)
             yield row, piece
 
 
-def _null(name: str, values: pa.Array, first_row: int, title: str) -> BadInput:
+def _null(name: str, values: pa.Array, first_row: int, shown: str) -> BadInput:
     row = first_row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-    return faults.missing_value(name, f"row {row}, column {title!r}", "a missing value (null)")
+    return faults.missing_value(name, f"row {row}, column {shown}", "a missing value (null)")
 
 
-def _open_batches(
-    source: Batches, labels_column: str | int | None, features: Features | FittedFeatures | None, parallel: bool
-) -> base.Table:
+def open_batches(source: Batches, request: base.Request) -> base.Table:
     """Return the table of record batches, of which one column may hold the labels."""
-    name, schema = source.name, source.schema
-    index = _index_columns(schema)
-    check_names(name, schema.names)
-    table_columns = _columns(source, [title for title in schema.names if title not in index])
-    names = [column.title for column in table_columns]
-    check_names(name, names)
-    label = None if labels_column is None else find_column(name, labels_column, names, len(names))
-    chosen = choose(name, features, names, len(names), label)
-    columns = [table_columns[place] for place in chosen.kept]
-    fitted = chosen.fitted(_categories(source, table_columns, chosen))
-    shape = base.check_shape(name, (source.starts[-1], len(columns)))
-    of_columns = [None] * len(columns) if fitted is None else [column.categories for column in fitted.columns]
-    as_text = [
-        None if one is None or not (are_text(one) or not _holds_numbers(_type_of(schema, column))) else one
-        for one, column in zip(of_columns, columns, strict=True)
-    ]
+    name, titles, n_columns = source.name, source.titles, len(source.columns)
+    label = None if request.labels_column is None else find_column(name, request.labels_column, titles, n_columns)
+    chosen = select_columns(name, request.features, titles, n_columns, label, source.hidden)
+    columns = [source.columns[place] for place in chosen.kept]
+    base.check_shape(name, (1, len(columns)))
+    category_sets = chosen.category_sets(name, typed=source.typed)
+    source = source.examined(chosen, category_sets)
+    fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
+    encoded = () if fitted is None or not fitted.one_hot else fitted.columns
+    plain = [column for column, has in zip(columns, chosen.have_categories, strict=True) if not has]
     gaps = chosen.missing != "refuse"
-    _check_types(source, [column for column, one in zip(columns, as_text, strict=True) if one is None], gaps)
-    plain = [column for column, one in zip(columns, of_columns, strict=True) if one is None]
-    kinds = [_number_type(_type_of(schema, column)) for column in plain]
-    # missing values become NaN, and categories are taken for numbers of them
+    _check_types(source, plain, gaps)
+    kinds = [number_type(_type_of(source.schema, column)) for column in plain]
+    # missing values become NaN
     dtype = np.result_type(
         *[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
-        *([np.float64] if len(plain) < len(columns) else []),
+        *([np.float64] if encoded else []),
     )
+    slim = replace(
+        source, columns=[], titles=None, schema=pa.schema([])
+    )  # of a wide table they would take much room in tasks
+    rows = ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
+    before = sum(place < label for place in source.hidden) if label is not None else 0
     table = base.Table(
         name=name,
-        shape=shape,
+        shape=base.check_shape(name, (rows.n_rows, len(columns))),
         dtype=base.check_dtype(name, dtype),
-        rows=ArrowRows(source, columns, dtype, as_text, gaps, fitted is not None and fitted.handle_unknown == "ignore"),
-        parallel=parallel,
-        fingerprint=source.digest(None if label is None else names[label]),
-        feature_names=chosen.kept_names(),
-        read_sample_names=partial(piece_names, partial(_column_pieces, source, _ArrowColumn(index[0], index[0])))
-        if len(index) == 1
-        else None,
-        label_pieces=None if label is None else partial(_column_pieces, source, table_columns[label]),
-        label=label,
+        rows=rows,
+        parallel=source.parallel,
+        fingerprint=source.digest(label),
+        feature_names=chosen.kept_names() if source.named else None,
+        read_sample_names=slim.row_names,
+        label_pieces=None if label is None else partial(slim.values, source.columns[label]),
+        label=None if label is None else label - before,  # names are no column
     )
-    return feature_table(table if isinstance(source, _ParquetBatches) else _held(table), fitted)
+    table = _held(table) if source.held else table
+    return feature_table(table, fitted, coded=True)
 
 
-def open_arrow_object(
-    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None = None
-) -> base.Table:
+def open_arrow_object(spec: object, request: base.Request) -> base.Table:
     """Return the table of an object with ``__arrow_c_stream__``: a frame of polars, a table of pyarrow, ..."""
-    if transpose:
-        return take_label_column(base.transposed(open_arrow_object(spec, None, False)), labels_column)
     try:
         table = pa.table(spec)
     except Exception as error:
@@ -252,40 +291,52 @@ def open_arrow_object(
                 "give the frame that holds it, as in frame[['a', 'b']]",
             )
         )
-    source = Batches("the table given", table.schema, [0, table.num_rows], table)
-    return _open_batches(source, labels_column, features, parallel=False)
+    name = "the table given"
+    return _open_typed(Batches(name=name, schema=table.schema, starts=[0, table.num_rows], table=table), request)
+
+
+def _open_typed(source: Batches, request: base.Request) -> base.Table:
+    """Return the table of batches whose schema names the columns and, if pandas wrote it, the index."""
+    name, schema = source.name, source.schema
+    described = (schema.pandas_metadata or {}).get("index_columns", [])
+    index = [title for title in described if isinstance(title, str) and title in schema.names]
+    check_names(name, schema.names)
+    columns = _columns(source, [title for title in schema.names if title not in index])
+    titles = [str(column.title) for column in columns]
+    check_names(name, titles)
+    named = ArrowColumn(index[0], index[0]) if len(index) == 1 else None
+    return open_batches(replace(source, columns=columns, titles=titles, index=named), request)
 
 
 def _held(table: base.Table) -> base.Table:
     """Return a table with its values, labels and names in memory."""
     labels, names = table.labels(), table.sample_names
-    held = base.matrix_table(np.concatenate(list(table.rows.blocks(BATCH_ROWS))), table.name)
-    key = (held.fingerprint,) if labels is None else (held.fingerprint, base.content_digest(labels))
+    held = base.matrix_table(table.read(0, table.shape[0]), table.name)
     return replace(
         held,
         feature_names=table.feature_names,
-        fingerprint=base.digest(*key),
+        fingerprint=held.fingerprint if labels is None else base.digest(held.fingerprint, base.content_digest(labels)),
         read_sample_names=None if names is None else partial(np.array, names),
         label_pieces=None if labels is None else partial(iter, [labels]),
         label=table.label,
     )
 
 
-def _columns(source: Batches, names: Sequence[str]) -> list[_ArrowColumn]:
+def _columns(source: Batches, names: Sequence[str]) -> list[ArrowColumn]:
     """Return the columns of the table: lists of numbers are one for each of their places."""
     columns = []
     for name in names:
         width = _list_width(source, name)
-        columns += [_ArrowColumn(f"{name}_{item}", name, item, width) for item in range(width)] or [
-            _ArrowColumn(name, name)
-        ]
+        titles = [f"{name}_{item}" for item in range(width)]
+        columns += [ArrowColumn(title, name, item, width) for item, title in enumerate(titles)]
+        columns += [] if titles else [ArrowColumn(name, name)]
     return columns
 
 
 def _list_width(source: Batches, name: str) -> int:
     """Return the number of values of a column's lists of numbers, 0 for any other column."""
     kind = source.schema.field(name).type
-    if not is_list(kind) or _number_type(kind.value_type) is None:
+    if not is_list(kind) or number_type(kind.value_type) is None:
         return 0
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size)
@@ -305,52 +356,39 @@ def _first_value(source: Batches, name: str) -> tuple[int, pa.Scalar] | None:
     return None
 
 
-def _categories(source: Batches, columns: list[_ArrowColumn], chosen: Chosen) -> dict[int, tuple[Category, ...]]:
-    """Return the categories of the columns of a table whose categories are to be collected."""
-    category_sets = chosen.category_sets(source.name)
-    encoded = [columns[place] for place in category_sets]
-    for row, each in _arrays(source, range(len(source.starts) - 1), encoded) if encoded else ():
-        for column, values, collected in zip(encoded, each, category_sets.values(), strict=True):
-            if values.null_count and chosen.missing == "refuse":
-                raise _null(source.name, values, row, column.title)
-            if _holds_numbers(values.type):
-                collected.add(np.unique(_as_numbers(values).astype(np.float64)).tolist())
-            else:
-                collected.add(_as_texts(values, source.name, column.title).unique().to_pylist())
-    return {place: collected.categories() for place, collected in category_sets.items()}
+def words_of(values: pa.Array, name: str, shown: str) -> tuple[list[Category], AnyArray]:
+    """Return the different values of a column, and the place of each row's among them, -1 where it is null."""
+    if holds_numbers(values.type):
+        numbers, places = np.unique(as_numbers(values).astype(np.float64), return_inverse=True)
+        return numbers.tolist(), places
+    words = _as_texts(values, name, shown).dictionary_encode()
+    return words.dictionary.to_pylist(), words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
-def _holds_numbers(kind: pa.DataType) -> bool:
+def holds_numbers(kind: pa.DataType) -> bool:
     """Return whether categories of this type are numbers; truth values are text, as in text files and data frames."""
     if pa.types.is_dictionary(kind):
-        return _holds_numbers(kind.value_type)
+        return holds_numbers(kind.value_type)
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
+def _as_texts(values: pa.Array, name: str, shown: str) -> pa.StringArray:
     """Return a column as a pyarrow.StringArray, without blanks around its values."""
     if pa.types.is_boolean(values.type):
         return pc.if_else(values, "True", "False")
     try:
         return pc.utf8_trim_whitespace(values.cast(pa.string()))
     except pa.ArrowException:
-        problem = f"values of type {values.type} in column {title!r} as categories"
+        problem = f"values of type {values.type} in column {shown} as categories"
     raise _no_numbers(name, problem, False)
 
 
-def _as_numbers(values: pa.Array) -> AnyArray:
+def as_numbers(values: pa.Array) -> AnyArray:
     """Return a column of numbers, NaN where one is missing."""
     if values.null_count or pa.types.is_decimal(values.type):
         values = values.cast(pa.float64(), safe=False)  # safe, it refuses whole numbers beyond 2^53
     numbers: AnyArray = values.to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _index_columns(schema: pa.Schema) -> list[str]:
-    """Return the columns that pandas wrote as the index of its frame."""
-    described = schema.pandas_metadata or {}
-    names = described.get("index_columns", [])
-    return [name for name in names if isinstance(name, str) and name in schema.names]
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -364,17 +402,17 @@ def is_list(kind: pa.DataType) -> bool:
     )
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     """Return whether a column holds text, of any of Arrow's kinds."""
     if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_text(kind.value_type)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _number_type(kind: pa.DataType) -> base.DType | None:
+def number_type(kind: pa.DataType) -> base.DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers; nulls alone are missing numbers."""
     if pa.types.is_dictionary(kind):
-        return _number_type(kind.value_type)
+        return number_type(kind.value_type)
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.dtype(np.float64)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -382,28 +420,29 @@ def _number_type(kind: pa.DataType) -> base.DType | None:
     return None
 
 
-def _type_of(schema: pa.Schema, column: _ArrowColumn) -> pa.DataType:
+def _type_of(schema: pa.Schema, column: ArrowColumn) -> pa.DataType:
     kind = schema.field(column.name).type
     return kind if column.item is None else kind.value_type
 
 
-def _check_types(source: Batches, columns: list[_ArrowColumn], gaps: bool) -> None:
+def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> None:
     """Raise ``BadInput`` for columns that hold no numbers; says their types and the first one's first value."""
-    kinds = {column.title: _type_of(source.schema, column) for column in columns}
-    bare = [title for title, kind in kinds.items() if pa.types.is_null(kind)]
+    kinds = {column.shown: _type_of(source.schema, column) for column in columns}
+    bare = [shown for shown, kind in kinds.items() if pa.types.is_null(kind)]
     if bare and not gaps:
-        seen = f"no value in the columns {faults.listing([repr(title) for title in bare])}"
+        seen = f"no value in the columns {faults.listing(bare)}"
         allowed, otherwise = "a value in some rows of each column", "every distance would be undefined"
         raise BadInput(source.name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
-    other = [title for title, kind in kinds.items() if _number_type(kind) is None]
+    other = [shown for shown, kind in kinds.items() if number_type(kind) is None]
     if not other:
         return
-    name = next(column.name for column in columns if column.title == other[0])
+    name = next(column.name for column in columns if column.shown == other[0])
     first = _first_value(source, name)
-    titles = faults.listing([f"{title!r} ({kinds[title]})" for title in other])
-    value = "" if first is None else f", the first is {str(first[1].as_py())[:40]!r} in row {first[0]}"
+    titles = faults.listing([f"{shown} ({kinds[shown]})" for shown in other])
+    value = "" if first is None else f", the first is {str(first[1].as_py())[:40]!r}"
+    value += "" if first is None else f" in row {first[0]} of column {other[0]}"
     found = f"no numbers in the columns {titles}{value}"
-    raise _no_numbers(source.name, found, all(_is_text(kinds[title]) for title in other))
+    raise _no_numbers(source.name, found, all(is_text(kinds[shown]) for shown in other))
 
 
 def _no_numbers(name: str, found: str, text: bool) -> BadInput:
@@ -417,12 +456,6 @@ def _no_numbers(name: str, found: str, text: bool) -> BadInput:
         "distances between samples would be undefined",
         "drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times in seconds",
     )
-
-
-def _column_pieces(source: Batches, column: _ArrowColumn) -> Iterator[AnyArray]:
-    """Yield the values of a column as Python objects, batch by batch."""
-    for _, (values,) in _arrays(source, range(len(source.starts) - 1), [column]):
-        yield np.array([*values.to_pylist(), None], dtype=object)[:-1]  # an array of one dimension, of lists too
 
 
 def parts_of(path: str) -> list[str]:
@@ -451,9 +484,6 @@ def _natural(path: str) -> list[tuple[int, str]]:
 
 def open_parquet(request: base.Request) -> base.Table:
     """Return the table of a Parquet file, or of several; one of its columns may hold the labels."""
-    if request.transpose:
-        table = base.transposed(open_parquet(replace(request, transpose=False, labels_column=None, features=None)))
-        return take_label_column(table, request.labels_column)
     if os.path.isfile(request.path):
         stamps = [base.FileStamp.of(request)]
     else:
@@ -471,8 +501,11 @@ def open_parquet(request: base.Request) -> base.Table:
     places = [place for place, count in zip(places, rows, strict=True) if count]
     schema = _common_schema(stamps, schemas, sorted({file for file, _ in places}) or [0])
     starts = [0, *np.cumsum([count for count in rows if count]).tolist()]
-    source = _ParquetBatches(request.name, schema, starts, stamps=stamps, places=places)
-    return _open_batches(source, request.labels_column, request.features, largest <= LARGEST_GROUP)
+    parallel = largest <= LARGEST_GROUP
+    source = _ParquetBatches(
+        name=request.name, schema=schema, starts=starts, stamps=stamps, places=places, parallel=parallel
+    )
+    return _open_typed(source, request)
 
 
 def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files: list[int]) -> pa.Schema:
@@ -512,10 +545,10 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if pa.types.is_null(one):
         return other
-    numbers = _number_type(one), _number_type(other)
+    numbers = number_type(one), number_type(other)
     if numbers[0] is not None and numbers[1] is not None:
         return pa.from_numpy_dtype(np.result_type(*numbers))
-    if _is_text(one) and _is_text(other):
+    if is_text(one) and is_text(other):
         return pa.string()
     if is_list(one) and is_list(other):
         item = _common_type(one.value_type, other.value_type)

@@ -20,7 +20,7 @@ from scipy import sparse
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults, scipy_child
 from ips2_dask.readers.base import FileStamp, Matrix, Request, Table, as_csr, is_matrix, is_sparse, loaded_table
-from ips2_dask.readers.columns import take_label_column, take_label_variable
+from ips2_dask.readers.columns import take_label_variable
 from ips2_dask.readers.trees import Compressed, Hdf5Tree, Node, compressed_table, is_array, label_pieces
 from ips2_dask.typing import AnyArray
 
@@ -50,27 +50,26 @@ def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any],
         return json.loads(done.stdout), value
 
 
-def _as_matrix(value: AnyArray | sparse.sparray, transpose: bool, name: str) -> Matrix:
+def _as_matrix(value: AnyArray | sparse.sparray | None, transpose: bool, name: str) -> Matrix:
+    assert value is not None
     value = value.T if transpose else value
     return as_csr(value, name) if is_sparse(value) else value
 
 
+def _load(stamp: FileStamp, transpose: bool, options: dict[str, object]) -> Matrix:
+    """Return the matrix that `scipy_child` finds in a file."""
+    return _as_matrix(_read_by_scipy(stamp, **options)[1], transpose, stamp.name)
+
+
 def open_mtx(request: Request) -> Table:
-    """Return the table of a Matrix Market file, of which one column may hold the labels."""
+    """Return the table of a Matrix Market file."""
     stamp = FileStamp.of(request)
-    load = partial(_load_mtx, stamp, request.transpose)
-    table = loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
-    return take_label_column(table, request.labels_column)
-
-
-def _load_mtx(stamp: FileStamp, transpose: bool) -> Matrix:
-    value = _read_by_scipy(stamp, mtx=True)[1]
-    assert value is not None
-    return _as_matrix(value, transpose, stamp.name)
+    load = partial(_load, stamp, request.transpose, {"mtx": True})
+    return loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
 
 
 def open_mat(request: Request) -> Table:
-    """Return the table of a variable; its labels may be another variable or one of its columns.
+    """Return the table of a variable; its labels may be another variable.
 
     ``file.mat::X`` is a matrix, ``file.mat::X[1]`` the second element of a cell, which MATLAB writes ``X{2}`` and
     which may be named so too.
@@ -93,11 +92,11 @@ def open_mat(request: Request) -> Table:
     if value is None or value.dtype.kind == "U":
         raise faults.textual(request.name, f"{chosen!r}, a {variables[chosen][1]} and no matrix of numbers")
     matrix = _as_matrix(value, request.transpose, request.name)
-    load = partial(_load_variable, stamp, chosen, element, request.transpose)
+    load = partial(_load, stamp, request.transpose, {"mtx": False, "variable": chosen, "element": element})
     table = loaded_table(load, stamp.name, stamp.digest("mat", chosen, element, request.transpose), matrix)
     labels_column = request.labels_column
     if labels_column not in variables or (labels_column == chosen and element is None):
-        return take_label_column(table, labels_column)
+        return table
     shape, kind = variables[str(labels_column)]
     count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
     return take_label_variable(table, str(labels_column), count, partial(_labels, stamp, str(labels_column)))
@@ -125,12 +124,6 @@ def _check_variable(
         raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
 
 
-def _load_variable(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
-    value = _read_by_scipy(stamp, mtx=False, variable=variable, element=element)[1]
-    assert value is not None
-    return _as_matrix(value, transpose, stamp.name)
-
-
 def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
     """Yield all labels that a variable holds, numbers or texts."""
     value = _read_by_scipy(stamp, mtx=False, variable=variable, element="labels")[1]
@@ -141,7 +134,7 @@ def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
 
 # Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
 def _open_mat73(request: Request, variable: str | None, element: int | None) -> Table:
-    """Return the table of a variable; its labels may be another variable or one of its columns."""
+    """Return the table of a variable; its labels may be another variable."""
     tree = Hdf5Tree(FileStamp.of(request))
     with tree.open() as file:
         names = [name for name in file if not name.startswith("#")]
@@ -151,7 +144,7 @@ def _open_mat73(request: Request, variable: str | None, element: int | None) -> 
         table = _mat73_table(tree, file, _element(tree, file, chosen, element), request.transpose)
         labels_column = request.labels_column
         if labels_column not in names or labels_column == chosen:
-            return take_label_column(table, labels_column)
+            return table
         labels = tree.array(file, str(labels_column))
         kind = _class(labels)
         count = labels.shape[-1] if kind == "char" else int(labels.size or 0)

@@ -8,12 +8,11 @@ import io
 import re
 import shlex
 import warnings
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from itertools import islice
 from typing import IO, NamedTuple, cast
 
@@ -24,156 +23,81 @@ import pyarrow.csv as pacsv
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import (
-    PIECE_BYTES,
-    FileStamp,
-    Request,
-    StreamedRows,
-    Table,
-    check_block,
-    check_shape,
-    transposed,
-)
+from ips2_dask.readers.base import PIECE_BYTES, FileStamp, Request, Table, check_block
 from ips2_dask.readers.columns import (
     MISSING_WORDS,
     NAN_WORDS,
     NUMBER,
     CategorySet,
-    category_codes,
+    Chosen,
     category_number,
-    choose,
     column_title,
-    feature_table,
     find_column,
     is_number,
-    piece_names,
-    take_label_column,
     whole_number,
 )
-from ips2_dask.readers.features import UTF_8, Category, Column, Features, FittedFeatures, TextFormat, category_text
-from ips2_dask.typing import AnyArray, Float64, Int64
+from ips2_dask.readers.features import UTF_8, Category, FittedFeatures, TextFormat, category_text
+from ips2_dask.readers.records import Batches, numbered_columns, open_batches
+from ips2_dask.typing import Float64, Int64
 from ips2_dask.wording import count
 
 
-@dataclass(frozen=True)
-class BlockIndex:
-    """The start of each block of lines: its first row, its byte offset in the unpacked text, and its first line."""
-
-    rows: list[int]
-    offsets: list[int]
-    lines: list[int]
-    n_rows: int
-
-
-@dataclass
-class TextRows(StreamedRows):
-    """The rows of a text table; read from the block that holds the first row asked for."""
+@dataclass(kw_only=True)
+class TextBatches(Batches):
+    """The rows of a text table by blocks of lines, each of which is a group."""
 
     stamp: FileStamp
     layout: Layout
-    block_index: BlockIndex
-    columns: tuple[Column, ...] = ()  # the features, where some of them hold categories
-    ignore_unknown: bool = False
+    blocks: list[tuple[int, int]] = field(default_factory=list)  # byte in the unpacked text and line that they begin at
+    held: bool = False
+    typed: bool = False
 
-    def __post_init__(self) -> None:
-        self.n_rows = self.block_index.n_rows
+    def batches(self, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
+        wanted = [int(column) for column in columns]
+        self.stamp.check()
+        blocks = _text_blocks(self.stamp, self.layout, *self.blocks[groups[0]])
+        for block in islice(blocks, len(groups)):
+            yield _parse_columns(block, self.layout, wanted, self.name)
 
-    def stream(self, start: int) -> Iterator[AnyArray]:
-        first_block = bisect_right(self.block_index.rows, start) - 1
-        row = self.block_index.rows[first_block]
-        for block in _stored_blocks(self.stamp, self.layout, self.block_index, first_block):
-            values = self._values(block, row)
-            row += len(values)
-            yield values[max(0, start - (row - len(values))) :]
+    def digest(self, label: int | None) -> str:
+        # what the values depend on besides the bytes of a usual file
+        return self.stamp.digest("text", label, *self.layout.text.given.items(), self.layout.counted)
 
-    def _values(self, block: TextBlock, first_row: int) -> Float64:
-        """Return the features of a block of lines, float64 (rows, f); text is as of `text_codes`."""
-        layout, name = self.layout, self.stamp.name
-        numbers, texts = _parse_columns(block, layout, name, first_row)
-        if not layout.texts:
-            return numbers
-        features = np.empty((len(numbers), len(layout.features)))
-        of_texts, of_numbers = dict(zip(layout.texts, texts, strict=True)), iter(numbers.T)
-        for position, column in enumerate(layout.features):
-            if column not in of_texts:
-                features[:, position] = next(of_numbers)
-                continue
-            found, categories = of_texts[column], self.columns[position].categories or ()
-            where = layout.title(column)
-            features[:, position] = category_codes(found, categories, self.ignore_unknown, name, where, first_row)
-        return features
+    def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> Batches:
+        """Check every value, note where the blocks of lines start, and collect the categories."""
+        texts = tuple(place for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one)
+        layout = replace(self.layout, features=chosen.kept, texts=texts, gaps=chosen.missing != "refuse")
+        starts, blocks = [0], []
+        for block in _text_blocks(self.stamp, layout, layout.offset, layout.first_line):
+            batch = _parse_columns(block, layout, chosen.kept, self.name, starts[-1])
+            _check_values(batch, block, layout, self.name, starts[-1])
+            for place, collected in category_sets.items():
+                collected.add(batch.column(str(place)).unique().to_pylist())
+            blocks.append((block.offset, block.first_line))
+            starts.append(starts[-1] + batch.num_rows)
+        for place, collected in category_sets.items():
+            _check_marks(collected.categories(), layout, place, self.name)
+        schema = pa.schema([(str(place), pa.float64()) for place in layout.numbers])
+        return replace(self, layout=layout, blocks=blocks, starts=starts, schema=schema)
 
 
 def open_text(request: Request) -> Table:
     """Return the table of a text file, of which one column may hold the labels."""
-    if request.transpose:
-        table = transposed(open_text(replace(request, transpose=False, labels_column=None, features=None)))
-        return take_label_column(table, request.labels_column)
-    stamp, features, name = FileStamp.of(request), request.features, request.name
-    named: tuple[str | int | None, ...] = ()
-    if isinstance(features, Features):
-        named = features.mentioned
-    elif features is not None:
-        named = tuple(column.name for column in features.columns)
-    layout = _find_layout(request, named)
-    hidden = () if layout.index is None else (layout.index,)
-    chosen = choose(name, features, layout.names, layout.n_fields, layout.label, hidden)
-    texts = chosen.encoded
-    if isinstance(features, FittedFeatures):
-        texts = tuple(place for place, one in zip(chosen.kept, features.columns, strict=True) if one.categories)
-    layout = replace(layout, features=chosen.kept, texts=texts, gaps=chosen.missing != "refuse")
-    check_shape(name, (1, len(layout.features)))
-    category_sets = chosen.category_sets(name, typed=False)
-    block_index = _scan(stamp, layout, list(category_sets.values()))
-    categories = {place: collected.categories() for place, collected in category_sets.items()}
-    for place, found in categories.items():
-        _check_marks(found, layout, place, name)
-    fitted, label = chosen.fitted(categories), layout.label
-    rows = TextRows(stamp, layout, block_index)
-    if fitted is not None:
-        rows = replace(rows, columns=fitted.columns, ignore_unknown=fitted.handle_unknown == "ignore")
-    texts_of = partial(_read_texts, stamp, layout, block_index)
-    table = Table(
-        name=name,
-        shape=(block_index.n_rows, len(layout.features)),
-        dtype=np.dtype(np.float64),
-        rows=rows,
+    stamp, layout = FileStamp.of(request), _find_layout(request)
+    columns = numbered_columns(layout.names, layout.n_fields)
+    source = TextBatches(
+        name=request.name,
+        schema=pa.schema([]),
+        starts=[0],
+        columns=columns,
+        titles=layout.names,
+        hidden=() if layout.index is None else (layout.index,),
+        index=None if layout.index is None else columns[layout.index],
         parallel=layout.text.encoding == UTF_8 and not _is_gzipped(request.path),
-        # what the values depend on besides the bytes of a usual file
-        fingerprint=stamp.digest("text", label, *layout.text.given.items(), layout.counted),
-        feature_names=chosen.kept_names(),
-        read_sample_names=None if layout.index is None else partial(piece_names, partial(texts_of, layout.index)),
-        label_pieces=None if label is None else partial(texts_of, label),
-        label=None if label is None else label - (layout.index is not None),  # names are no column
+        stamp=stamp,
+        layout=layout,
     )
-    return feature_table(table, fitted)
-
-
-def _stored_blocks(stamp: FileStamp, layout: Layout, index: BlockIndex, first: int = 0) -> Iterator[TextBlock]:
-    """Yield the blocks of a file that stayed as it was, from one of them on."""
-    stamp.check()
-    return _text_blocks(stamp, layout, index.offsets[first], index.lines[first])
-
-
-def _scan(stamp: FileStamp, layout: Layout, category_sets: list[CategorySet]) -> BlockIndex:
-    """Check every value of a text table, note where its blocks of lines start, and collect its categories."""
-    index, row = BlockIndex([], [], [], 0), 0
-    for block in _text_blocks(stamp, layout, layout.offset, layout.first_line):
-        values, texts = _parse_columns(block, layout, stamp.name, row)
-        _check_values(values, texts, block, layout, stamp.name, row)
-        for collected, column in zip(category_sets, texts, strict=False):
-            collected.add(column.unique().to_pylist())
-        index.rows.append(row)
-        index.offsets.append(block.offset)
-        index.lines.append(block.first_line)
-        row += len(values)
-    return replace(index, n_rows=row)
-
-
-def _read_texts(stamp: FileStamp, layout: Layout, index: BlockIndex, column: int) -> Iterator[AnyArray]:
-    """Yield one column of a text table as strings, a block of lines at a time."""
-    for block in _stored_blocks(stamp, layout, index):
-        yield np.array(_parse_texts(block, layout, column, stamp.name), dtype=np.str_)
+    return open_batches(source, request)
 
 
 LINES_PER_BLOCK = 64  # at least, as pyarrow takes some microseconds per column and block
@@ -395,48 +319,29 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
     return line + sum(_n_lines(field.encode()) for field in fields[:column])
 
 
-class _Parsed(NamedTuple):
-    """The features of a block."""
+def _parse_columns(
+    block: TextBlock, layout: Layout, columns: Sequence[int], name: str, first_row: int = 0
+) -> pa.RecordBatch:
+    """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts.
 
-    numbers: Float64  # (rows, columns of numbers), missing values as NaN
-    texts: list[pa.StringArray]  # one for each column of text, without blanks around the fields
-
-
-def _parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -> _Parsed:
-    """Return the features of a block, columns of numbers and columns of text apart.
-
-    Raises ``BadInput`` for a ragged row, text, or bytes that are no text, with the line and the column.
+    Raises ``BadInput`` for a ragged row, text among numbers, or bytes that are no text, with the line and the column.
     """
+    types = {str(column): pa.float64() if column in layout.numeric else pa.string() for column in columns}
     if not block.data.strip():
-        return _Parsed(np.empty((0, len(layout.numbers))), [pa.array([], pa.string()) for _ in layout.texts])
-    if layout.texts and layout.n_fields == 1:  # pyarrow takes a line of blanks for a text
-        return _parse_slowly(block, layout, name, first_row)
-    if layout.delimiter is None and b'"' in block.data:
-        return _parse_slowly(block, layout, name, first_row)
-    types = {str(column): pa.float64() for column in layout.numbers}
-    types |= {str(column): pa.string() for column in layout.texts}
-    try:
-        table = _parse(block, layout, types)
-    except pa.ArrowException:  # a damaged block, or a spelling of numbers that pyarrow does not know
-        return _parse_slowly(block, layout, name, first_row)
-    batch = table.combine_chunks().to_batches()[0]
-    texts = [layout.categories(pc.utf8_trim_whitespace(batch.column(str(column)))) for column in layout.texts]
-    if not layout.numbers:
-        return _Parsed(np.empty((batch.num_rows, 0)), texts)
-    tensor = batch.select([str(column) for column in layout.numbers]).to_tensor(null_to_nan=True, row_major=True)
-    return _Parsed(cast("Float64", tensor.to_numpy()), texts)
-
-
-def _parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> list[str]:
-    """Return one column of a block as text."""
-    if not block.data.strip():
-        return []
-    if layout.delimiter is not None or b'"' not in block.data:
-        try:
-            return cast("list[str]", _parse(block, layout, {str(column): pa.string()}).column(0).to_pylist())
-        except pa.ArrowException:
-            pass
-    return [fields[column] for _, fields in _rows_of(block, layout, name, "strict")]
+        return pa.record_batch([pa.array([], kind) for kind in types.values()], names=[*types])
+    batch = None
+    # pyarrow takes a line of blanks for a text
+    texts_alone = layout.n_fields == 1 and pa.string() in types.values()
+    if not texts_alone and not (layout.delimiter is None and b'"' in block.data):
+        with suppress(pa.ArrowException):  # a damaged block, or a spelling of numbers that pyarrow does not know
+            batch = _parse(block, layout, types).combine_chunks().to_batches()[0]
+    if batch is None:
+        batch = _parse_slowly(block, layout, types, name, first_row)
+    for column in layout.texts:
+        if column in columns:
+            texts = layout.categories(pc.utf8_trim_whitespace(batch.column(str(column))))
+            batch = batch.set_column(columns.index(column), str(column), texts)
+    return batch
 
 
 def _parse(block: TextBlock, layout: Layout, types: dict[str, pa.DataType]) -> pa.Table:
@@ -467,39 +372,35 @@ def _single_blanks(data: bytes) -> bytes:
     return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
-def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> _Parsed:
-    """Return the features of a block as `_parse_columns` does, field by field, and raise its first fault."""
-    rows: list[list[float]] = []
-    categories: list[list[str]] = [[] for _ in layout.texts]
+def _parse_slowly(
+    block: TextBlock, layout: Layout, types: dict[str, pa.DataType], name: str, first_row: int
+) -> pa.RecordBatch:
+    """Return columns of a block as `_parse_columns` does, field by field, and raise its first fault."""
+    columns: dict[int, list[str | float]] = {int(column): [] for column in types}
     text: dict[int, tuple[str, str]] = {}  # column: the first text in it, and where
     spellings: dict[int, Counter[str | None]] = {}
-    for line, fields in _rows_of(block, layout, name, "strict" if layout.texts else "replace"):
+    row = 0
+    for line, fields in _rows_of(block, layout, name, "strict" if pa.string() in types.values() else "replace"):
         if len(fields) != layout.n_fields:
             if text:
                 break
             raise _ragged_row(name, line, fields, layout)
-        values = []
-        for column, texts in zip(layout.texts, categories, strict=True):
-            texts.append(fields[column].strip())
-        for column in layout.numbers:
-            field = fields[column].strip()
-            number = _number(field, layout.text)
-            if number is None:
-                where = f"row {first_row + len(rows)} (line {_line_of(line, fields, column)})"
+        for column, values in columns.items():
+            if column not in layout.numeric:
+                values.append(fields[column])
+            elif (number := _number(fields[column].strip(), layout.text)) is not None:
+                values.append(number)
+            else:
+                field, where = fields[column].strip(), f"row {first_row + row} (line {_line_of(line, fields, column)})"
                 text.setdefault(column, (field, where))
                 spellings.setdefault(column, Counter())[_spelling(field)] += 1
-            else:
-                values.append(number)
-        rows.append(values)
+        row += 1
     if text:
-        raise _text_columns(name, text, spellings, len(rows), layout)
-    numbers = np.array(rows, dtype=np.float64).reshape(len(rows), len(layout.numbers))
-    return _Parsed(numbers, [layout.categories(pa.array(texts, pa.string())) for texts in categories])
+        raise _text_columns(name, text, spellings, row, layout)
+    return pa.record_batch([pa.array(columns[int(one)], kind) for one, kind in types.items()], names=[*types])
 
 
-def _check_values(
-    values: Float64, texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int
-) -> None:
+def _check_values(batch: pa.RecordBatch, block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a value that is missing, infinite or too large; says the line and quotes the field."""
 
     def fault(row: int, column: int, more: str = "") -> BadInput:
@@ -510,17 +411,19 @@ def _check_values(
         where = f"row {first_row + row} (line {line}), {layout.title(column)}{more}"
         return faults.missing_value(name, where, problem)
 
-    finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
-    if not finite.all():
-        bad = np.argwhere(~finite)
-        raise fault(
-            int(bad[0, 0]), layout.numbers[bad[0, 1]], f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
-        )
-    names = None if layout.names is None else [layout.names[column] for column in layout.numbers]
-    check_block(values, first_row, name, names, gaps=layout.gaps)
+    if layout.numbers:
+        tensor = batch.select([*map(str, layout.numbers)]).to_tensor(null_to_nan=True, row_major=True)
+        values = cast("Float64", tensor.to_numpy())
+        finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
+        if not finite.all():
+            bad = np.argwhere(~finite)
+            more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
+            raise fault(int(bad[0, 0]), layout.numbers[bad[0, 1]], more)
+        names = None if layout.names is None else [layout.names[column] for column in layout.numbers]
+        check_block(values, first_row, name, names, gaps=layout.gaps)
     words = pa.array([*MISSING_WORDS, *NAN_WORDS])
-    for column, found in zip(() if layout.gaps else layout.texts, texts, strict=False):
-        missing = np.asarray(pc.is_in(found, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
+    for column in () if layout.gaps else layout.texts:
+        missing = pc.is_in(batch.column(str(column)), value_set=words).to_numpy(zero_copy_only=False)
         if missing.any():
             raise fault(int(np.argmax(missing)), column)
 
@@ -652,7 +555,13 @@ class Layout:
     @cached_property
     def numbers(self) -> list[int]:
         """The columns of features that are read as numbers."""
-        return [column for column in self.features if column not in self.texts]
+        texts = set(self.texts)
+        return [column for column in self.features if column not in texts]
+
+    @cached_property
+    def numeric(self) -> frozenset[int]:
+        """The same as a set."""
+        return frozenset(self.numbers)
 
     def title(self, column: int) -> str:
         """Return the name of a column for messages."""
@@ -690,8 +599,8 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
         csv.field_size_limit(longest)
 
 
-def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> Layout:
-    """Find the layout of a text table from its first rows; one that holds one of the ``named`` columns is a header."""
+def _find_layout(request: Request) -> Layout:
+    """Find the layout of a text table from its first rows; one that holds a column that is asked for is a header."""
     name, labels_column, text = request.name, request.labels_column, request.text
     with faults.reading(name):
         stream = _open_stream(request.path, text.encoding)
@@ -718,7 +627,7 @@ def _find_layout(request: Request, named: Collection[str | int | None] = ()) -> 
         fields[0] = ["", *fields[0]]
     elif len(fields[0]) != usual and counts[usual] > max(1, counts[len(fields[0])]) and (filled or not fewer):
         raise _title_lines(name, rows, usual)
-    header, counted = _header(request, fields, named)
+    header, counted = _header(request, fields)
     if header and len(rows) < 2:
         raise _no_rows(name)
     first = fields[0]
@@ -813,7 +722,7 @@ def _title_lines(name: str, rows: list[_Row], usual: int) -> BadInput:
     )
 
 
-def _header(request: Request, rows: list[list[str]], named: Collection[str | int | None]) -> tuple[bool, bool]:
+def _header(request: Request, rows: list[list[str]]) -> tuple[bool, bool]:
     """Return whether the first row names the columns, and whether it does so by numbers; warns where it is unclear."""
     text, labels_column = request.text, request.labels_column
     first = [field.strip() for field in rows[0]]
@@ -826,7 +735,8 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
     numbers = [column for column, field in enumerate(first) if _number(field, text) is not None]
     if text.header != "auto":
         return text.header == "yes", text.header == "yes" and not words[0]
-    titles = (title for title in (labels_column, *named) if isinstance(title, str))
+    asked = () if request.features is None else request.features.mentioned
+    titles = (title for title in (labels_column, *asked) if isinstance(title, str))
     expected_names = {title for title in titles if whole_number(title) is None}
     if not expected_names.isdisjoint(first):
         return True, not words[0]
@@ -834,9 +744,7 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
     alike = len(rows) > 1 and words[0] == words[1] and len(words[0]) < len(first) - (label is not None)
     if words[0] and not alike:
         return True, False
-    fitted = request.features
-    run_names = {column.name for column in fitted.columns} if isinstance(fitted, FittedFeatures) else set()
-    if run_names and run_names <= set(first):
+    if isinstance(request.features, FittedFeatures) and set(asked) <= set(first):
         return True, True
     if words[0] and len(numbers) < 2:
         return False, False

@@ -311,7 +311,7 @@ INIT, FEATURES, LABELS, OBJECTS = (
     "readers/objects.py",
 )
 RECORDS, BASE, SCIPY = "readers/records.py", "readers/base.py", "readers/scipy_files.py"
-ANNDATA = "readers/tree_files.py"
+ANNDATA = "readers/trees.py"
 GIVEN = "the Dask array given"
 MEMBER = "name it after '::', as in file::{}"
 ENCODE = (
@@ -407,12 +407,7 @@ CASES: list[Case] = [
         (given(FRAME.assign(w=WORDS), columns=["a", "b"], labels_column="w"),),
     ),
     Case(
-        f"{COLUMNS}: {{}}: take it out of columns (--columns) or drop_columns",
-        given(FRAME, columns=["a", "b"], drop_columns=["b"]),
-        (given(FRAME, columns=["a"], drop_columns=["b"]), given(FRAME, columns=["a", "b"])),
-    ),
-    Case(
-        f"{COLUMNS}: {{}}: take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
+        f"{COLUMNS}: {{}}: take it out of {{}} ({{}}) or drop_columns (--drop-columns)",
         given(FRAME.assign(w=WORDS), one_hot=["w"], drop_columns=["w"]),
         (given(FRAME.assign(w=WORDS), one_hot=["w"]), given(FRAME.assign(w=WORDS), drop_columns=["w"])),
     ),
