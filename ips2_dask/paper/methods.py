@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -148,25 +148,17 @@ def grid(method: str, budget: int = BUDGET) -> list[Setting]:
 # labels
 
 
-class Tie(NamedTuple):
-    """An edge that joins a loose component to its nearest one."""
-
-    sample: int
-    nearest: int
-    size: int  # samples of the loose component
-
-
-def _edge(X: Float64, inside: Bool) -> tuple[int, int, int]:
-    """The member of a component nearest to its mean, the nearest sample outside (ties: smallest id), and its size."""
+def _edge(X: Float64, inside: Bool) -> tuple[int, int]:
+    """The member of a component nearest to its mean, and the sample outside nearest to it (ties: smallest id)."""
     members = np.flatnonzero(inside)
     central = members[np.argmin(np.square(X[members] - X[members].mean(axis=0, dtype=np.float64)).sum(axis=1))]
     squares = np.square(X - X[central]).sum(axis=1)
     squares[inside] = np.inf
-    return int(central), int(np.argmin(squares)), len(members)
+    return int(central), int(np.argmin(squares))
 
 
-def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
-    """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
+def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> sp.csr_array:
+    """U with each loose component joined to its nearest one by a single edge.
 
     Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
     spectral embedding of c columns can't tell more than c components apart. The edge runs from the member nearest to
@@ -174,8 +166,6 @@ def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr
     """
     m = U.shape[0]
     count, label = connected_components(U, directed=False)
-    before = int(count)
-    ties: list[Tie] = []
     weight = float(np.median(U.data)) if U.nnz else 1.0
     while count > 1:
         sizes = np.bincount(label, minlength=count)
@@ -186,13 +176,11 @@ def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr
             loose = loose[loose != np.argmax(sizes)]
         if len(loose) == 0:
             break
-        new = [Tie(*_edge(X, label == component)) for component in loose]
-        ties += new
-        ends = [one.sample for one in new], [one.nearest for one in new]
-        bridge = sp.coo_array((np.full(len(new), weight, U.dtype), ends), shape=U.shape).tocsr()
+        ends = np.transpose([_edge(X, label == component) for component in loose])
+        bridge = sp.coo_array((np.full(len(loose), weight, U.dtype), tuple(ends)), shape=U.shape).tocsr()
         U = sp.csr_array(U.maximum(bridge).maximum(bridge.T))
         count, label = connected_components(U, directed=False)
-    return U, ties, before
+    return U
 
 
 def scaled(X: npt.ArrayLike, scale: str) -> Float64:
@@ -250,7 +238,7 @@ def _affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) 
     if how == "none":
         return np.asarray(KMeans(c, n_init=10, random_state=rng).fit(rows).labels_)
     graph = sp.csr_array(SC(c, affinity="heat-knn", random_state=rng).fit(rows).affinity_matrix_)
-    return spectral_labels(tie_components(graph, rows, c)[0], c, rng)
+    return spectral_labels(tie_components(graph, rows, c), c, rng)
 
 
 class Fitted:
@@ -266,7 +254,6 @@ class Fitted:
 
     def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
         self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
-        self.seconds = 0.0  # of the last fit, preprocessing and scoring left out
         self.affinity: Affinity | None = None  # of SC, SSC and CAVE
         self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
@@ -282,15 +269,12 @@ class Fitted:
             if self.affinity is None or not self.once:
                 fitted, data = self._fit(seed)
                 W = fitted.affinity_matrix_
-                self.affinity = tie_components(sp.csr_array(W), data, self.c)[0] if sp.issparse(W) else W
+                self.affinity = tie_components(sp.csr_array(W), data, self.c) if sp.issparse(W) else W
             return _affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
 
     def _fit(self, seed: int) -> tuple[BaseEstimator, Float64]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
-        begun = time.perf_counter()
-        fitted = unfitted.fit(data)
-        self.seconds = time.perf_counter() - begun
-        return fitted, data
+        return unfitted.fit(data), data
 
 
 # scores

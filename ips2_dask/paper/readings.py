@@ -26,7 +26,7 @@ from ips2_dask.paper.baselines.spectral import embedding
 from ips2_dask.paper.data import BBCSPORT_EACH, YALE_SUBJECTS, Dataset
 from ips2_dask.paper.experiments import PAPER_SETS, printed_score
 from ips2_dask.paper.methods import COMPARED, quiet, scaled
-from ips2_dask.paper.tasks import Family, Results, Scope, Task
+from ips2_dask.paper.work import Family, Record, Work
 from ips2_dask.typing import Float64
 
 Result = TypeVar("Result")
@@ -356,8 +356,11 @@ def samples(data: str | None, starts: int) -> dict[str, dict[str, Any]]:
 
 
 def draws(data: str | None, dataset: str, best: dict[str, Any], starts: int, count: int) -> dict[str, dict[str, Any]]:
-    """Some readings on random draws of samples: changes, and for each method the mean accuracy of each draw."""
-    readings = {**BASES, "best of the grid": Reading(**best)}
+    """Some readings on random draws of samples: changes, and for each method the mean accuracy of each draw.
+
+    ``best`` are the changes that were best on the grid, by data set.
+    """
+    readings = {**BASES, "best of the grid": Reading(**best[dataset])}
     found: dict[str, dict[str, Any]] = {
         name: {"changes": reading.changes, **{method: [] for method in COMPARED}} for name, reading in readings.items()
     }
@@ -368,42 +371,32 @@ def draws(data: str | None, dataset: str, best: dict[str, Any], starts: int, cou
     return found
 
 
-def _tasks(scope: Scope) -> list[Task]:
-    def on_draws(name: str) -> Task:
-        def arguments(results: Results) -> dict[str, Any]:
-            best = int(np.argmax(results[f"readings/grid/{name}"]["IPS2"]["mean"]))  # it is chosen by the known labels
-            return {"dataset": name, "best": grid()[best].changes, "starts": scope.starts, "count": scope.reading_draws}
-
-        return Task(f"readings/draws/{name}", draws, arguments, weight=100.0)
-
-    tasks = [Task("readings/samples", samples, {"starts": scope.starts}, weight=20.0)]
-    for name in PAPER_SETS:
-        arguments = {"dataset": name, "starts": scope.starts}
-        tasks += [Task(f"readings/{base}/{name}", alone, {**arguments, "base": base}, weight=30.0) for base in BASES]
-        tasks.append(Task(f"readings/grid/{name}", combined, arguments, weight=60.0))
-    return tasks + [on_draws(name) for name in DRAWN]
-
-
 def within(found: float, paper: float) -> bool:
     """Whether an accuracy counts as the printed one."""
     return abs(found - paper) <= WITHIN
 
 
-def _printed_accuracies(dataset: str) -> dict[str, float]:
-    return {method: printed_score(dataset, method, "acc") or 0.0 for method in COMPARED}
+def make(work: Work) -> list[Record]:
+    """Every accuracy, as a document: of single changes, of the grid in the order of its product, and of each draw."""
+    starts = {"starts": work.scope.starts}
 
+    def of_each(kind: str, function: Callable[..., Any], names: Sequence[str], **given: Any) -> dict[str, Any]:
+        """The results on some data sets."""
+        calls = {(kind, name): {"dataset": name, **starts, **given} for name in names}
+        return {name: found for (_, name), found in work.each("readings", function, calls).items()}
 
-def _document(scope: Scope, results: Results) -> dict[str, Any]:
-    """Every accuracy: of single changes, of the grid in the order of its product, and of each draw."""
-    of = {kind: {name: results[f"readings/{kind}/{name}"] for name in PAPER_SETS} for kind in (*BASES, "grid")}
-    return {
-        "starts": scope.starts,
-        "figures": {name: _printed_accuracies(name) for name in PAPER_SETS},
-        **{base: of[base] for base in BASES},
-        "samples": results["readings/samples"],
-        "grid": {"choices": GRID, **of["grid"]},
-        "draws": {name: results[f"readings/draws/{name}"] for name in DRAWN},
+    on_grid = of_each("grid", combined, PAPER_SETS)
+    # the best is chosen by the known labels
+    best = {name: grid()[int(np.argmax(on_grid[name]["IPS2"]["mean"]))].changes for name in DRAWN}
+    work.more["readings"] = {
+        **starts,
+        "figures": {name: {m: printed_score(name, m, "acc") or 0.0 for m in COMPARED} for name in PAPER_SETS},
+        **{base: of_each(base, alone, PAPER_SETS, base=base) for base in BASES},
+        "samples": work.each("readings", samples, {("samples",): starts})["samples",],
+        "grid": {"choices": GRID, **on_grid},
+        "draws": of_each("draws", draws, DRAWN, best=best, count=work.scope.reading_draws),
     }
+    return []
 
 
-FAMILY = Family((*PAPER_SETS, "scadi", "bbcsport", "yale"), _tasks, document=_document)
+FAMILY = Family((*PAPER_SETS, "scadi", "bbcsport", "yale"), make)

@@ -27,18 +27,15 @@ Labels = npt.NDArray[np.int64]
 
 
 def expected_failures(estimator: Any) -> dict[str, str]:
-    if isinstance(estimator, SC) and estimator.affinity == "precomputed":
-        return {"check_clustering": "it hands samples (50, 2) to whoever asks for an affinity (m, m)"}
     if isinstance(estimator, SSC) and estimator.solver == "omp":
         return {"check_clustering": "its three blobs in the plane are no three subspaces: two samples span the plane"}
     return {}
 
 
-# HGC(incidence="precomputed") is left out: the checks hand over real numbers, and it takes 0 and 1 only
 @pytest.mark.slow
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [
-        *(SC(), SC(affinity="heat-knn"), SC(affinity="precomputed"), CAVE(), CAVE(averaging="joint")),
+        *(SC(), SC(affinity="heat-knn"), CAVE(), CAVE(averaging="joint")),
         *(SSC(), SSC(**ssc.MOTION), SSC(**ssc.FACES), SSC(solver="omp")),
         *(HGC(), HGC(incidence="knn-others", n_neighbors=5)),
     ],
@@ -79,6 +76,11 @@ def test_two_rings_are_told_apart_on_the_neighbour_graph() -> None:
     assert adjusted_rand_score(y, SC(2, affinity="heat-knn").fit_predict(X)) == 1
 
 
+def labelled(W: Any, c: int) -> Labels:
+    """The labels of an affinity."""
+    return spectral.spectral_labels(W, c, np.random.RandomState(0))
+
+
 def block_affinity(*sizes: int) -> tuple[Array, npt.NDArray[np.int64]]:
     """Affinity 1 within blocks of the given sizes and 0 between."""
     y = np.repeat(np.arange(len(sizes)), sizes)
@@ -89,20 +91,19 @@ def test_an_ideal_block_affinity_embeds_each_block_in_one_of_orthogonal_points()
     W, y = block_affinity(3, 5, 2)
     V: Any = spectral.embedding(W, 3, np.random.RandomState(0))
     np.testing.assert_allclose(V @ V.T, W, atol=1e-12)
-    assert adjusted_rand_score(y, SC(3, affinity="precomputed").fit_predict(W)) == 1
+    assert adjusted_rand_score(y, labelled(W, 3)) == 1
 
 
 def test_a_sparse_affinity_gives_the_labels_of_the_dense_one() -> None:
     W = SC(affinity="heat-knn").fit(rings()[0]).affinity_matrix_
     assert isinstance(W, sp.csr_array)
-    given_sparse, given_dense = SC(4, affinity="precomputed"), SC(4, affinity="precomputed")
-    np.testing.assert_array_equal(given_sparse.fit_predict(W), given_dense.fit_predict(W.toarray()))
+    np.testing.assert_array_equal(labelled(W, 4), labelled(W.toarray(), 4))
 
 
 def test_a_sample_without_any_affinity_is_a_cluster_of_its_own() -> None:
     W, y = block_affinity(4, 1, 5)
     W[4] = 0
-    assert adjusted_rand_score(y, SC(3, affinity="precomputed").fit_predict(W)) == 1
+    assert adjusted_rand_score(y, labelled(W, 3)) == 1
 
 
 RIGHT_TRIANGLE = np.array([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0]])  # distances 3, 4, 5
@@ -186,7 +187,7 @@ def test_more_components_than_clusters_are_announced_and_never_split(
     monkeypatch.setattr(spectral, "DENSE_EIGH", limit)
     W, y = block_affinity(6, 5, 2, 1)
     with pytest.warns(IPS2Warning, match="4 components, more than the 3 clusters"):
-        labels = SC(3, affinity="precomputed").fit_predict(W)
+        labels = labelled(W, 3)
     assert adjusted_rand_score(np.minimum(y, 2), labels) == 1  # the two smallest share a cluster
 
 
@@ -483,13 +484,20 @@ def communities(noise: float = 0.05) -> Array:
     return np.kron(np.eye(3), np.full((1, 15), 0.75 - noise)) + noise
 
 
+def groups(A: Array, K: int = 8, **arguments: Any) -> HGC:
+    """HGC of an incidence that is given."""
+    found = HGC(K, **arguments)
+    found._explain(sp.csr_array(A), np.random.RandomState(0))
+    return found
+
+
 FLAT: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "gamma": 1.0}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_planted_groups_are_recovered_and_superfluous_ones_are_empty(seed: int) -> None:
     A, y = planted(seed, communities())
-    fitted = HGC(8, incidence="precomputed", **FLAT).fit(A)
+    fitted = groups(A, **FLAT)
     assert fitted.n_groups_ == 3
     assert adjusted_rand_score(y, fitted.labels_) == 1
     assert (fitted.membership_.sum(axis=0) < 1e-3).sum() == 5
@@ -498,7 +506,7 @@ def test_planted_groups_are_recovered_and_superfluous_ones_are_empty(seed: int) 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_authors_priors_recover_groups_that_share_no_hyperedge(seed: int) -> None:
     A, y = planted(seed, communities(noise=0))
-    fitted = HGC(8, incidence="precomputed", n_init=50).fit(A)
+    fitted = groups(A, n_init=50)
     assert fitted.n_groups_ == 3
     assert adjusted_rand_score(y, fitted.labels_) == 1
 
@@ -506,7 +514,7 @@ def test_the_authors_priors_recover_groups_that_share_no_hyperedge(seed: int) ->
 def test_under_the_authors_priors_an_odd_vertex_may_stand_alone() -> None:
     """Their limit favours theta of exactly 0 or 1, which a group of one vertex always has."""
     A, y = planted(2, communities())
-    fitted = HGC(8, incidence="precomputed").fit(A)
+    fitted = groups(A)
     start = np.eye(8)[y] + 1e-9
     at_truth = hgc.climb(sp.csr_array(A), start, hgc.Prior(1e-6, 1e-6, 1e-6), 1e-6, 100)
     assert adjusted_rand_score(y, at_truth.q.argmax(axis=1)) == 1
@@ -519,7 +527,7 @@ def test_under_the_authors_priors_an_odd_vertex_may_stand_alone() -> None:
 def test_groups_that_share_hyperedges_without_being_dense_are_recovered_too(seed: int) -> None:
     """Groups are told apart by their profile, not by density inside: any theta will do."""
     A, y = planted(seed, np.random.default_rng(1).choice([0.1, 0.9], (4, 40)))
-    assert adjusted_rand_score(y, HGC(8, incidence="precomputed", **FLAT).fit_predict(A)) == 1
+    assert adjusted_rand_score(y, groups(A, **FLAT).labels_) == 1
 
 
 def test_clusters_of_samples_are_found_through_their_neighbourhoods() -> None:
@@ -590,7 +598,7 @@ def test_one_update_is_that_of_the_formulas_in_loops(seed: int, prior: hgc.Prior
 
 
 def test_memberships_and_co_memberships_are_probabilities() -> None:
-    fitted = HGC(4, incidence="precomputed").fit(planted(0, communities())[0])
+    fitted = groups(planted(0, communities())[0], 4)
     q, W = fitted.membership_, fitted.affinity_matrix_
     np.testing.assert_allclose(q.sum(axis=1), 1)
     np.testing.assert_array_equal(W.diagonal(), 1)
@@ -611,12 +619,6 @@ def test_the_iteration_stops_at_its_limit() -> None:
     assert fitted.elbo_ == fitted.elbo_path_[-1]
 
 
-def test_a_sparse_incidence_gives_the_labels_of_the_dense_one() -> None:
-    A, _ = planted(0, communities())
-    estimator = HGC(5, incidence="precomputed")
-    np.testing.assert_array_equal(estimator.fit_predict(sp.csr_array(A)), estimator.fit_predict(A))
-
-
 def test_hyperedges_are_neighbourhoods_with_or_without_their_sample() -> None:
     X = np.array([[0.0], [1.0], [3.0], [7.0]])
     with_own = [[1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 1], [0, 0, 0, 1]]  # vertices in rows, hyperedges in columns
@@ -627,7 +629,6 @@ def test_hyperedges_are_neighbourhoods_with_or_without_their_sample() -> None:
 
 # refusals
 
-SQUARE = np.ones((3, 3))
 ROWS = np.arange(12.0).reshape(6, 2)
 SPACES = linear_subspaces()[0]
 
@@ -641,9 +642,6 @@ SPACES = linear_subspaces()[0]
         (SC, {"affinity": "heat-knn"}, RIGHT_TRIANGLE, "n_neighbors: found 5, allowed is an integer from 1 to 2"),
         (SC, {"bandwidth": "mode"}, RIGHT_TRIANGLE, "bandwidth: found 'mode'"),
         (SC, {"bandwidth": 0.0}, RIGHT_TRIANGLE, "bandwidth: found 0.0, allowed is a positive number"),
-        (SC, {"affinity": "precomputed"}, RIGHT_TRIANGLE, "found shape (3, 2)"),
-        (SC, {"affinity": "precomputed"}, -SQUARE, "Negative values in data"),
-        (SC, {"affinity": "precomputed"}, np.triu(SQUARE), "found W and W' 1 apart"),
         (CAVE, {"averaging": "median"}, ROWS, "averaging: found 'median', allowed is 'separate' or 'joint'"),
         (CAVE, {"n_neighbors": 1}, ROWS, "n_neighbors: found 1, allowed is an integer from 2 to 6"),
         (CAVE, {"n_neighbors": 7}, ROWS, "n_neighbors: found 7, allowed is an integer from 2 to 6"),
@@ -665,7 +663,6 @@ SPACES = linear_subspaces()[0]
         (SSC, {"max_iter": 0}, SPACES, "max_iter: found 0"),
         (SSC, {"n_clusters": 61}, SPACES, "n_clusters: found 61, allowed is an integer from 1 to 60"),
         (HGC, {"incidence": "graph"}, ROWS % 5, "incidence: found 'graph'"),
-        (HGC, {"incidence": "precomputed"}, ROWS % 5, "incidence='precomputed': found the entry 2, allowed is 0 and 1"),
         (HGC, {"n_clusters": 0}, ROWS % 5, "n_clusters: found 0, allowed is an integer of at least 1"),
         (HGC, {"n_neighbors": 7}, ROWS % 5, "n_neighbors: found 7, allowed is an integer from 1 to 6"),
         (

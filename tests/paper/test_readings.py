@@ -33,7 +33,7 @@ from ips2_dask.paper.readings import (
     tensor,
     within,
 )
-from ips2_dask.paper.tasks import Scope
+from ips2_dask.paper.work import Scope
 
 DATA = os.environ.get(VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")

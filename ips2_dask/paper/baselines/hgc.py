@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import betaln, digamma, gammaln
 
-from ips2_dask.errors import BadInput
 from ips2_dask.paper.baselines import spectral
 from ips2_dask.paper.baselines.spectral import Baseline, check_count, check_option, check_positive
 from ips2_dask.typing import Float64
-
-INCIDENCES = ("knn", "knn-others", "precomputed")
 
 
 @dataclass(eq=False, repr=False)
@@ -40,12 +37,10 @@ class HGC(Baseline):
     n_features_in_ : int
     """
 
-    PRECOMPUTED: ClassVar[str] = "incidence"
-
     n_clusters: int = 8  # groups at most; superfluous ones stay empty
     _: KW_ONLY
     # knn: hyperedge j is sample j with its n_neighbors - 1 nearest others. knn-others: its n_neighbors nearest others,
-    # as the author reads a graph. precomputed: X is the incidence, (m, n) of 0 and 1, dense or sparse, vertices in rows
+    # as the author reads a graph
     incidence: str = "knn"
     n_neighbors: int = 10  # samples of a hyperedge
     alpha: float = 1e-6  # priors, positive
@@ -56,27 +51,25 @@ class HGC(Baseline):
     max_iter: int = 1000  # points of a start's way at most, the start itself counted
     random_state: int | np.random.RandomState | None = 0  # of the starts
 
-    def _cluster(self, X: Float64 | sp.csr_array, rng: np.random.RandomState) -> None:
-        check_option("incidence", self.incidence, INCIDENCES)
+    def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
+        check_option("incidence", self.incidence, ("knn", "knn-others"))
+        m, others = len(X), self.incidence == "knn-others"
+        why = f"{m} samples do not fill a hyperedge"
+        k = check_count("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
+        self._explain(knn_incidence(X, k, others), rng)
+
+    def _explain(self, A: sp.csr_array, rng: np.random.RandomState) -> None:
+        """Find the groups of an incidence (m, n) of 0 and 1, vertices in rows."""
         K = check_count("n_clusters", self.n_clusters, 1)
         n_init, max_iter = check_count("n_init", self.n_init, 1), check_count("max_iter", self.max_iter, 1)
         tol = check_positive("tol", self.tol)
         prior = Prior(*(check_positive(name, getattr(self, name)) for name in Prior._fields))
-        A = self._incidence(X)
         starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
         best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
         self.membership_, self.elbo_path_ = best
         self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
         groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
         self.n_groups_ = len(groups)
-
-    def _incidence(self, X: Float64 | sp.csr_array) -> sp.csr_array:
-        if self.incidence == "precomputed":
-            return _checked_incidence(X)
-        m, others = len(X), self.incidence == "knn-others"
-        why = f"{m} samples do not fill a hyperedge"
-        k = check_count("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
-        return knn_incidence(X, k, others)
 
     @property
     def affinity_matrix_(self) -> Float64:
@@ -162,13 +155,3 @@ def _elbo_of(q: Float64, posterior: Posterior, prior: Prior) -> float:
     K = len(gamma)
     pi = np.sum(gammaln(gamma)) - gammaln(np.sum(gamma)) - K * gammaln(prior.gamma) + gammaln(K * prior.gamma)
     return entropy + theta + float(pi)
-
-
-def _checked_incidence(X: Float64 | sp.csr_array) -> sp.csr_array:
-    A = sp.csr_array(X)
-    A.eliminate_zeros()
-    other = A.data[A.data != 1]
-    if len(other):
-        thing = "incidence='precomputed'"
-        raise BadInput(thing, f"the entry {other[0]:g}", "0 and 1", "no probability would fit", "give memberships")
-    return A

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput, IPS2Warning
@@ -31,7 +31,6 @@ ALL_PAIRS = 5000  # samples up to which a bandwidth is taken over all pairs
 BANDWIDTH_ROWS = 2000  # samples whose pairs give the bandwidth above that
 EXACT_WORK = 2**33  # m * m * f up to which distances are taken by differences, some seconds; BLAS above
 BLOCK = 2**24  # distances held at a time while neighbours are searched, 128 MiB
-AFFINITIES = ("gaussian", "heat-knn", "precomputed")
 
 ONE = 1 - 1e-10  # an eigenvalue from here on is 1: its vector belongs to a connected component
 
@@ -188,43 +187,24 @@ def _leading_sparse(W: Affinity, d: Float64, scale: Float64, c: int, rng: np.ran
 class Baseline(ClusterMixin, BaseEstimator):
     """What fitting has in common: checks, an affinity, and its spectral clustering; subclasses are data classes."""
 
-    PRECOMPUTED: ClassVar[str] = ""
-    """The parameter that may be ``precomputed``: X is the affinity, or the incidence, then."""
-
     n_clusters: int
     random_state: int | np.random.RandomState | None
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Cluster X (m, f), or (m, m) or (m, n) where it is ``precomputed``; y is ignored.
-
-        Raises
-        ------
-        BadInput
-            A parameter is out of range, or a precomputed X is not what it should be.
-        """
+        """Cluster X (m, f); y is ignored. `BadInput` where a parameter is out of range."""
         refuse_masked(X, "X")
-        sparse = "csr" if self._is_precomputed() else False
-        data = validate_data(self, X, dtype=np.float64, accept_sparse=sparse, ensure_min_samples=2)
+        data = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self._cluster(data, check_random_state(self.random_state))
         return self
 
-    def _cluster(self, X: Affinity, rng: np.random.RandomState) -> None:
-        m = X.shape[0]
+    def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
+        m = len(X)
         c = check_count("n_clusters", self.n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
         self.affinity_matrix_ = self._affinity(X, rng)
         self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
 
-    def _affinity(self, X: Affinity, rng: np.random.RandomState) -> Affinity:
+    def _affinity(self, X: Float64, rng: np.random.RandomState) -> Affinity:
         raise NotImplementedError
-
-    def _is_precomputed(self) -> bool:
-        return bool(self.PRECOMPUTED) and getattr(self, self.PRECOMPUTED) == "precomputed"
-
-    def __sklearn_tags__(self) -> Tags:
-        """A precomputed X is not negative and may be sparse."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = self._is_precomputed()
-        return tags
 
 
 @dataclass(eq=False, repr=False)
@@ -237,17 +217,14 @@ class SC(Baseline):
     Attributes
     ----------
     labels_ : (m,) int
-    affinity_matrix_ : (m, m) array, CSR where ``heat-knn`` or a sparse ``precomputed``
+    affinity_matrix_ : (m, m) array, CSR where ``heat-knn``
     n_features_in_ : int
     """
-
-    PRECOMPUTED: ClassVar[str] = "affinity"
 
     n_clusters: int = 8  # at most the number of samples
     _: KW_ONLY
     # gaussian: all pairs, dense. heat-knn: the same kernel where one of two samples is among the n_neighbors nearest
-    # others of the other, symmetric by maximum, zero diagonal, sparse. precomputed: X is the affinity, (m, m), dense or
-    # sparse, and its diagonal counts as it is
+    # others of the other, symmetric by maximum, zero diagonal, sparse
     affinity: str = "gaussian"
     # t: the mean or median distance over i < j, or a number; above 5,000 samples over the pairs of 2,000 seeded ones
     bandwidth: str | float = "mean"
@@ -255,22 +232,14 @@ class SC(Baseline):
     zero_diagonal: bool = True  # of gaussian: 0, as in the paper, or 1
     random_state: int | np.random.RandomState | None = 0  # of k-means and of Lanczos
 
-    def _affinity(self, X: Affinity, rng: np.random.RandomState) -> Affinity:
-        check_option("affinity", self.affinity, AFFINITIES)
-        if self.affinity == "precomputed":
-            return _checked_affinity(X)
+    def _affinity(self, X: Float64, rng: np.random.RandomState) -> Affinity:
+        check_option("affinity", self.affinity, ("gaussian", "heat-knn"))
         if self.affinity == "heat-knn":
             k = check_count("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
             return _heat_knn(X, k, bandwidth_of(X, self.bandwidth, rng))
         W = gaussian(distances(X, X), bandwidth_of(X, self.bandwidth, rng))
         np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
         return W
-
-    def __sklearn_tags__(self) -> Tags:
-        """A precomputed affinity is pairwise too."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self._is_precomputed()
-        return tags
 
 
 def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
@@ -279,19 +248,3 @@ def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
     m = len(N)
     graph = sp.csr_array((gaussian(d, t).ravel(), N.ravel(), np.arange(m + 1) * k), shape=(m, m))
     return sp.csr_array(graph.maximum(graph.T))
-
-
-def _checked_affinity(W: Affinity) -> Affinity:
-    """The given affinity, if it is one."""
-    thing = "affinity='precomputed'"
-    if W.shape[0] != W.shape[1]:
-        otherwise = "it says nothing of pairs"
-        raise BadInput(thing, f"shape {W.shape}", "(m, m)", otherwise, "give the affinity of all pairs")
-    if W.min() < 0:
-        found = f"Negative values in data, {W.min():g}"
-        raise BadInput(thing, found, "none", "degrees could vanish", "give similarities")
-    gap = float(abs(W - W.T).max())
-    if gap > 1e-8 * float(W.max()):
-        otherwise = "eigenvectors would be complex"
-        raise BadInput(thing, f"W and W' {gap:g} apart", "a symmetric array", otherwise, "give (W + W') / 2")
-    return W if isinstance(W, np.ndarray) else sp.csr_array(W)
