@@ -22,13 +22,13 @@ from ips2_dask.paper.methods import (
     Setting,
     Summary,
     default,
-    four_settings,
     published,
     quiet,
     score,
     score_drawn,
     seconds,
     summary,
+    three_settings,
 )
 from ips2_dask.paper.work import SETTINGS, Family, Record, Work, of_summary, record
 from ips2_dask.typing import Float64
@@ -82,14 +82,14 @@ def table1(work: Work) -> list[Record]:
 
 
 def table2_cell(data: str | None, dataset: str, method: str, runs: int, seed: int, budget: int) -> dict[str, Summary]:
-    """A method's four settings on a data set."""
-    return four_settings(method, sets.load(dataset, data), runs, seed, budget)
+    """A method's three settings on a data set."""
+    return three_settings(method, sets.load(dataset, data), runs, seed, budget)
 
 
 def on_draws(
     data: str | None, method: str, chosen: dict[str, Setting], runs: int, seed: int, draws: int
 ) -> dict[str, Summary]:
-    """The four settings of the first 60 documents, on random draws of 60: none is chosen on a draw."""
+    """The three settings of the first 60 documents, on random draws of 60: none is chosen on a draw."""
     seeds, drawn = range(seed, seed + max(1, runs // draws)), [sets.bbcsport_draw(draw, data) for draw in range(draws)]
     return {
         name: summary(params, [run for one in drawn for run in score(method, params, one, seeds)])
@@ -104,8 +104,8 @@ def cells(work: Work, names: tuple[str, ...], methods: tuple[str, ...] = METHODS
     return work.each("table2", table2_cell, calls)
 
 
-def _params(four: dict[str, Summary]) -> dict[str, Setting]:
-    return {setting: four[setting]["params"] for setting in SETTINGS}
+def _params(found: dict[str, Summary]) -> dict[str, Setting]:
+    return {setting: found[setting]["params"] for setting in SETTINGS}
 
 
 def table2(work: Work) -> list[Record]:
@@ -114,10 +114,10 @@ def table2(work: Work) -> list[Record]:
     calls = {("bbcsport-draws", m): {"method": m, "chosen": _params(found["bbcsport60", m]), **given} for m in METHODS}
     found |= work.each("table2", on_draws, calls)
     records = []
-    for (dataset, method), four in found.items():
+    for (dataset, method), of_each in found.items():
         theirs = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
         for setting in SETTINGS:
-            records += of_summary("table2", dataset, method, setting, four[setting], theirs)
+            records += of_summary("table2", dataset, method, setting, of_each[setting], theirs)
     return records
 
 
@@ -248,7 +248,7 @@ def similarities(work: Work) -> list[Record]:
 
 def heatmaps(work: Work) -> list[Record]:
     """The same on two real data sets."""
-    tuned = {dataset: four["tuned"]["params"] for (dataset, _), four in cells(work, SHOWN, ("IPS2",)).items()}
+    tuned = {dataset: three["tuned"]["params"] for (dataset, _), three in cells(work, SHOWN, ("IPS2",)).items()}
     calls = {(name,): {"dataset": name, "setting": tuned[name], "seed": work.scope.seed} for name in SHOWN}
     found = work.each("heatmaps", heatmap, calls)
     work.more["heatmaps"] = {name: found[name,]["cells"] for name in SHOWN}

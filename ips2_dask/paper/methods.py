@@ -21,8 +21,7 @@ from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.kernels import ingest
 from ips2_dask.metrics import accuracy, scores
-from ips2_dask.paper.baselines import CAVE, HGC, SC, SSC, ssc
-from ips2_dask.paper.baselines.spectral import ALL_PAIRS, Affinity, bandwidth_of, spectral_labels
+from ips2_dask.paper.baselines import CAVE, FACES, HGC, MOTION, SC, SSC, Affinity, bandwidth_of, spectral_labels
 from ips2_dask.paper.data import Dataset
 from ips2_dask.params import PAPER
 from ips2_dask.typing import Bool, Float64, Integer
@@ -57,7 +56,7 @@ DEFAULTS["SC"] = {
 
 PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "SC": ({"affinity": "gaussian"},),
-    "SSC": (dict(ssc.MOTION), dict(ssc.FACES)),
+    "SSC": (dict(MOTION), dict(FACES)),
     "CAVE": (),
     "HGC": ({"alpha": 1.0, "beta": 1.0, "gamma": 1.0},),
     "PPC": ({name: value for name, value in PAPER.items() if name != "affinity"},),
@@ -213,7 +212,7 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         data = scaled(X, arguments.pop("scale"))
     if "bandwidth_times" in arguments:
         times = arguments.pop("bandwidth_times")
-        arguments["bandwidth"] = times * bandwidth_of(data, "mean", np.random.RandomState(seed))
+        arguments["bandwidth"] = times * bandwidth_of(data, "mean")
     return ESTIMATORS[method](c, random_state=seed, **arguments), data
 
 
@@ -244,9 +243,8 @@ def _affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) 
 class Fitted:
     """A method with a setting on a data set: labels for any seed, what no seed changes computed once.
 
-    The affinities of SC, SSC and CAVE do not depend on the seed (up to 5,000 samples; above, their bandwidth is that
-    of seeded rows), so they are fitted once; clustering them with a seed gives what a fresh fit with it would. All
-    others are fitted anew for each seed.
+    The affinities of SC, SSC and CAVE do not depend on the seed, so they are fitted once; clustering them with a seed
+    gives what a fresh fit with it would. All others are fitted anew for each seed.
 
     Where such an affinity is sparse, its loose components are tied to their nearest one, see `tie_components`:
     spectral clustering can't tell more components apart than there are clusters.
@@ -255,7 +253,6 @@ class Fitted:
     def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
         self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
         self.affinity: Affinity | None = None  # of SC, SSC and CAVE
-        self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
     def labels(self, seed: int) -> Integer:
         """Labels (m,) with this ``random_state``."""
@@ -266,7 +263,7 @@ class Fitted:
                 if how != "rows":
                     return np.asarray(fitted.labels_)
                 return _affinity_labels(fitted.affinity_matrix_, self.c, how, np.random.RandomState(seed))
-            if self.affinity is None or not self.once:
+            if self.affinity is None:
                 fitted, data = self._fit(seed)
                 W = fitted.affinity_matrix_
                 self.affinity = tie_components(sp.csr_array(W), data, self.c) if sp.issparse(W) else W
@@ -314,46 +311,29 @@ def seconds(method: str, setting: Setting, dataset: Dataset, seed: int) -> float
     return time.perf_counter() - begun
 
 
-def four_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> dict[str, Summary]:
+def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> dict[str, Summary]:
     """Try a method's whole grid once, and run the settings that come out of it.
 
     ``default`` is the method's one setting for all data sets. ``tuned`` is the best mean ACC of the ten settings that
-    did best once: it uses the labels, and is what the paper's figures must be. ``unsupervised`` is the setting whose
-    labels agree most with those of all settings in the grid, by the mean adjusted Rand index: it uses none. ``printed``
-    is what the paper prints of the method, the same for all data sets.
+    did best once: it uses the labels, and is what the paper's figures must be. ``printed`` is what the paper prints of
+    the method, the same for all data sets.
     """
-    settings, labels = try_grid(method, dataset, seed, budget)
 
     def run(setting: Setting) -> Summary:
         return summary(setting, score(method, setting, dataset, range(seed, seed + runs)))
 
-    order = np.argsort([-accuracy(dataset.labels, found) for found in labels], kind="stable")[:FINALISTS]
-    finalists = [run(settings[i]) for i in order]
+    settings, accuracies = try_grid(method, dataset, seed, budget)
+    finalists = [run(settings[i]) for i in np.argsort(np.negative(accuracies), kind="stable")[:FINALISTS]]
     tuned = max(finalists, key=lambda finalist: finalist["mean"]["acc"])  # the first of several
-    summaries = {repr(finalist["params"]): finalist for finalist in finalists}
-    once = settings[int(np.argmax(agreements(np.stack(labels))))]
-    chosen = {"printed": published(method), "default": default(method), "unsupervised": once}
-    return {"tuned": tuned} | {name: summaries.get(repr(one)) or run(one) for name, one in chosen.items()}
+    return {"tuned": tuned, "printed": run(published(method)), "default": run(default(method))}
 
 
-def try_grid(method: str, dataset: Dataset, seed: int, budget: int) -> tuple[list[Setting], list[Integer]]:
-    """The settings that the data allow, and the labels of each with one seed."""
-    settings, labels = [], []
+def try_grid(method: str, dataset: Dataset, seed: int, budget: int) -> tuple[list[Setting], list[float]]:
+    """The settings that the data allow, and the ACC of each with one seed."""
+    settings, accuracies = [], []
     for setting in grid(method, budget):
         with contextlib.suppress(BadInput):  # more neighbours than samples, say
-            labels.append(Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed))
+            found = Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed)
             settings.append(setting)
-    return settings, labels
-
-
-def agreements(labels: Integer) -> Float64:
-    """The mean adjusted Rand index of each labelling, a row, with all of them, rounded so that equal ones tie: (n,)."""
-    n, m = labels.shape
-    i, j = np.triu_indices(m, 1)
-    together = (labels[:, i] == labels[:, j]).astype(np.float64)  # (n, pairs)
-    both, size = together @ together.T, together.sum(axis=1)
-    chance = size[:, None] * size / len(i)
-    most = (size[:, None] + size) / 2
-    # where two labellings are one cluster, or all single samples, chance is all there is: they are the same
-    ari = np.divide(both - chance, most - chance, out=np.ones((n, n)), where=most > chance)
-    return np.round(ari.mean(axis=1), 12)
+            accuracies.append(accuracy(dataset.labels, found))
+    return settings, accuracies

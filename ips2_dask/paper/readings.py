@@ -22,8 +22,8 @@ from sklearn.cluster import KMeans
 from ips2_dask.metrics import accuracy
 from ips2_dask.paper import data as sets
 from ips2_dask.paper import explicit
-from ips2_dask.paper.baselines.spectral import embedding
-from ips2_dask.paper.data import BBCSPORT_EACH, YALE_SUBJECTS, Dataset
+from ips2_dask.paper.baselines import embedding
+from ips2_dask.paper.data import YALE_SUBJECTS, Dataset
 from ips2_dask.paper.experiments import PAPER_SETS, printed_score
 from ips2_dask.paper.methods import COMPARED, quiet, scaled
 from ips2_dask.paper.work import Family, Record, Work
@@ -231,7 +231,7 @@ def _points(M: Float64, labels: str, c: int) -> Float64 | sp.csr_array:
         L = M / np.sqrt(degree)[:, None] / np.sqrt(degree)
         m = len(L)
         return np.asarray(eigh(L, subset_by_index=[m - c, m - 1])[1])
-    return embedding(M, c, np.random.RandomState(0))
+    return embedding(M, c)
 
 
 LATER = Reading(affinity="heat-knn", sigma="1/centre", rule="signed", labels="graph")
@@ -299,13 +299,6 @@ def allowed(name: str, reading: Reading) -> bool:
     return reading.scale != "tfidf" or name.startswith("bbcsport")
 
 
-def first_documents(whole: Dataset, classes: tuple[int, ...]) -> Dataset:
-    """The first 20 documents of some of bbcsport's five classes, counted from 1; the fifth has 19."""
-    names = np.unique(whole.labels)
-    rows = np.sort(np.concatenate([np.flatnonzero(whole.labels == names[c - 1])[:BBCSPORT_EACH] for c in classes]))
-    return Dataset(f"bbcsport-{classes}", whole.X[rows], whole.labels[rows], "", whole.addresses)
-
-
 def drawn(name: str, seed: int, data: str | None) -> Dataset:
     """60 documents of bbcsport, 20 of each of the classes 2 to 4; or the faces of 5 of Yale's 15 people."""
     if name == "bbcsport60":
@@ -338,21 +331,6 @@ def combined(data: str | None, dataset: str, starts: int) -> dict[str, dict[str,
         outcomes = [_rounded(evaluator.outcome(method, reading)) for reading in grid()]
         columns[method] = {name: [one[name] for one in outcomes] for name in Outcome._fields}
     return columns
-
-
-def samples(data: str | None, starts: int) -> dict[str, dict[str, Any]]:
-    """The printed and the later reading on the first 20 documents of any three classes, and on all of SCADI."""
-    whole = sets.load("bbcsport", data)
-    triples = [triple for triple in product(range(1, 6), repeat=3) if triple[0] < triple[1] < triple[2]]
-    tried = {f"bbcsport classes {a}, {b}, {c}": first_documents(whole, (a, b, c)) for a, b, c in triples}
-    tried["scadi, 70 samples in 7 classes"] = sets.load("scadi", data)
-    found = {}
-    for name, one in tried.items():
-        evaluator = Evaluator(one, starts)
-        found[name] = {
-            label: {m: _rounded(evaluator.outcome(m, reading)) for m in COMPARED} for label, reading in BASES.items()
-        }
-    return found
 
 
 def draws(data: str | None, dataset: str, best: dict[str, Any], starts: int, count: int) -> dict[str, dict[str, Any]]:
@@ -392,11 +370,10 @@ def make(work: Work) -> list[Record]:
         **starts,
         "figures": {name: {m: printed_score(name, m, "acc") or 0.0 for m in COMPARED} for name in PAPER_SETS},
         **{base: of_each(base, alone, PAPER_SETS, base=base) for base in BASES},
-        "samples": work.each("readings", samples, {("samples",): starts})["samples",],
         "grid": {"choices": GRID, **on_grid},
         "draws": of_each("draws", draws, DRAWN, best=best, count=work.scope.reading_draws),
     }
     return []
 
 
-FAMILY = Family((*PAPER_SETS, "scadi", "bbcsport", "yale"), make)
+FAMILY = Family((*PAPER_SETS, "bbcsport", "yale"), make)

@@ -21,7 +21,7 @@ NOT_RESULTS = ("bench/", "cli/", "paper/figures.py", "paper/reproduce.py", "plot
 """Files of the package that no kept result depends on."""
 
 FIELDS = ("experiment", "dataset", "method", "measure", "setting", "params", "runs", "mean", "std", "paper")
-SETTINGS = ("printed", "default", "tuned", "unsupervised")
+SETTINGS = ("printed", "default", "tuned")
 
 Key = TypeVar("Key", bound=tuple[str, ...])
 

@@ -12,14 +12,11 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from harness import block_affinity
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import IPS2, PAPER
-from ips2_dask.metrics import accuracy
 from ips2_dask.paper import experiments, methods
 from ips2_dask.paper.baselines import CAVE, SC, SSC
 from ips2_dask.paper.data import VARIABLE, Dataset, load, usdata1
@@ -127,7 +124,7 @@ def test_more_components_than_clusters_are_tied_before_any_method_is_labelled() 
     X = rng.normal(size=(72, 3)) + 50 * np.repeat(np.arange(9), 8)[:, None]  # nine islands on a line
     fitted = Fitted("SC", methods.default("SC"), X, 3)
     labels = fitted.labels(0)
-    assert connected_components(SC(3, affinity="heat-knn")._affinity(X, np.random.RandomState(0)))[0] == 9
+    assert connected_components(SC(3, affinity="heat-knn")._affinity(X))[0] == 9
     assert connected_components(fitted.affinity)[0] <= 3
     assert len(np.unique(labels)) == 3
     assert all(len(np.unique(labels[island : island + 8])) == 1 for island in range(0, 72, 8))
@@ -144,39 +141,16 @@ def test_a_bandwidth_may_be_a_multiple_of_the_mean_distance(blobs: Array) -> Non
 # the three settings
 
 
-labelings = st.integers(2, 12).flatmap(
-    lambda m: st.lists(st.lists(st.integers(0, 3), min_size=m, max_size=m), min_size=1, max_size=5)
-)
-
-
-@given(labelings)
-@settings(deadline=None, max_examples=20)
-def test_agreement_is_the_mean_adjusted_rand_index_with_all_labellings(drawn: list[list[int]]) -> None:
-    expected = [np.mean([adjusted_rand_score(a, b) for b in drawn]) for a in drawn]
-    np.testing.assert_allclose(methods.agreements(np.array(drawn)), expected, atol=1e-9)
-
-
 @pytest.fixture(scope="module")
 def small() -> Dataset:
     return usdata1(15, seed=4)
 
 
 @pytest.mark.slow
-def test_the_unsupervised_setting_does_not_know_the_labels(small: Dataset) -> None:
-    other = Dataset("shuffled", small.X, np.random.default_rng(0).permutation(small.labels), "")
-    found = methods.four_settings("SC", small, runs=1, seed=0, budget=25)
-    blind = methods.four_settings("SC", other, runs=1, seed=0, budget=25)
-    assert found["unsupervised"]["params"] == blind["unsupervised"]["params"]
-    assert found["default"]["params"] == methods.default("SC") == blind["default"]["params"]
-    assert found["unsupervised"]["mean"] != blind["unsupervised"]["mean"]
-
-
-@pytest.mark.slow
 def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> None:
-    found = methods.four_settings("HGC", small, runs=3, seed=2, budget=25)
-    tried, labels = methods.try_grid("HGC", small, 2, 25)
+    found = methods.three_settings("HGC", small, runs=3, seed=2, budget=25)
+    tried, accuracies = methods.try_grid("HGC", small, 2, 25)
     assert tried == methods.grid("HGC", 25)
-    accuracies = [accuracy(small.labels, one) for one in labels]
     once = np.argsort([-one for one in accuracies], kind="stable")[: methods.FINALISTS]
     seeds = range(2, 5)
     means = [summary({}, score("HGC", tried[i], small, seeds))["mean"]["acc"] for i in once]
@@ -188,8 +162,8 @@ def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> 
 def test_settings_that_the_data_do_not_allow_are_left_out() -> None:
     few = usdata1(4, seed=0)
     few = Dataset("few", few.X[::5], few.labels[::5], "")  # 12 samples: no hyperedge of 15 or 20
-    tried, labels = methods.try_grid("HGC", few, 0, 60)
-    assert 0 < len(tried) == len(labels) < 60
+    tried, accuracies = methods.try_grid("HGC", few, 0, 60)
+    assert 0 < len(tried) == len(accuracies) < 60
     assert all(entry.get("n_neighbors", 10) <= 12 for entry in tried)
 
 

@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import IPS2, PAPER, explicit
-from ips2_dask.paper import readings
 from ips2_dask.paper.data import VARIABLE, Dataset, load, usdata1
 from ips2_dask.paper.experiments import PAPER_SETS as SETS
 from ips2_dask.paper.methods import COMPARED as METHODS
@@ -27,7 +26,6 @@ from ips2_dask.paper.readings import (
     Reading,
     allowed,
     drawn,
-    first_documents,
     grid,
     single_changes,
     tensor,
@@ -145,13 +143,6 @@ def test_term_weights_need_counts_of_terms() -> None:
 
 
 @needs_data
-def test_the_first_documents_of_classes_2_to_4_are_bbcsport60() -> None:
-    ours, theirs = first_documents(load("bbcsport", DATA), (2, 3, 4)), load("bbcsport60", DATA)
-    np.testing.assert_array_equal(ours.X, theirs.X)
-    np.testing.assert_array_equal(ours.labels, theirs.labels)
-
-
-@needs_data
 @pytest.mark.parametrize(("name", "size"), [("bbcsport60", 60), ("yale5", 55)])
 def test_draws_have_the_sizes_of_the_paper_and_differ(name: str, size: int) -> None:
     one, two = drawn(name, 0, DATA), drawn(name, 1, DATA)
@@ -199,11 +190,3 @@ def test_the_record_is_what_the_code_gives(record: dict[str, Any], dataset: str)
     for base, method in product(BASES, METHODS):
         found = evaluator.outcome(method, BASES[base])
         assert found._asdict() == pytest.approx(record[base][dataset]["unchanged"][method], abs=0.02)
-
-
-@pytest.mark.slow
-@needs_data
-def test_other_samples_are_all_of_scadi_and_the_first_documents_of_any_three_classes() -> None:
-    found = readings.samples(DATA, starts=1)
-    assert len(found) == 11
-    assert all(set(one) == set(BASES) for one in found.values())

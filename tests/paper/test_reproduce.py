@@ -182,5 +182,5 @@ def test_all_parts_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     names = {"tensors", "similarities", "distributions", "heatmaps", "neighbors", "neighbors_time"}
     assert {file.stem for file in (tmp_path / "figures").iterdir()} == {*names, *experiments.POINTS}
     assert set(json.loads((tmp_path / "readings.json").read_text())) == {
-        *("starts", "figures", "printed", "later code", "samples", "grid", "draws")
+        *("starts", "figures", "printed", "later code", "grid", "draws")
     }
