@@ -204,7 +204,8 @@ def add_benchmarks(parser: argparse.ArgumentParser, *of_a_run: Callable[[argpars
     says = "every record that README and docs show; what is there is not made again"
     everything = benchmarks.add_parser("all", allow_abbrev=False, help=says, description=says, epilog=records.hours())
     everything.add_argument("--out", required=True, metavar="DIR", help="where notebooks/results is, or is made")
-    everything.add_argument("--only", type=partial(words, tuple(records.RECORDS)), default=(), metavar="NAME,...")
+    some: dict[str, Any] = {"type": partial(words, tuple(records.RECORDS)), "default": (), "metavar": "NAME,..."}
+    everything.add_argument("--only", **some, help=f"of {', '.join(records.RECORDS)} (default: all)")
     _add(everything, "--list  print what there is, with its commit and date, and make nothing")
 
 

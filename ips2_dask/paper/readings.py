@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -86,13 +86,8 @@ SPECTRUM = (*DISTANCE, "k", "support", "counting", "sigma", "tensor_distance", "
 HIGH_ORDER = (*SPECTRUM, "vectors", "rule")
 
 
-class Outcome(NamedTuple):
-    """ACC over several starts of k-means: their mean, spread and best, and that of the least inertia."""
-
-    mean: float
-    std: float
-    best: float
-    least_inertia: float
+Outcome = dict[str, float]
+"""ACC over several starts of k-means: their ``mean``, ``std`` and ``best``, and that of the ``least_inertia``."""
 
 
 class Evaluator:
@@ -154,7 +149,8 @@ class Evaluator:
             fits = [KMeans(self.c, n_init=1, random_state=seed).fit(points) for seed in range(self.starts)]
         reached = np.array([accuracy(self.truth, fit.labels_) for fit in fits])
         least = int(np.argmin([fit.inertia_ for fit in fits]))
-        return Outcome(float(reached.mean()), float(reached.std()), float(reached.max()), float(reached[least]))
+        found = {"mean": reached.mean(), "std": reached.std(), "best": reached.max(), "least_inertia": reached[least]}
+        return {name: round(float(value), DIGITS) for name, value in found.items()}
 
 
 def _transformed(X: Float64, scale: str) -> Float64:
@@ -309,16 +305,12 @@ def drawn(name: str, seed: int, data: str | None) -> Dataset:
     return Dataset(f"yale-draw{seed}", whole.X[rows], whole.labels[rows], "", whole.addresses)
 
 
-def _rounded(outcome: Outcome) -> dict[str, float]:
-    return {name: round(value, DIGITS) for name, value in outcome._asdict().items()}
-
-
 def alone(data: str | None, dataset: str, base: str, starts: int) -> dict[str, dict[str, Any]]:
     """Each change of one choice of a base: what differs from the printed reading, and the three methods' accuracies."""
     loaded = sets.load(dataset, data)
     evaluator = Evaluator(loaded, starts)
     return {
-        name: {"changes": reading.changes, **{m: _rounded(evaluator.outcome(m, reading)) for m in COMPARED}}
+        name: {"changes": reading.changes, **{m: evaluator.outcome(m, reading) for m in COMPARED}}
         for name, reading in single_changes(BASES[base], loaded.n_clusters).items()
         if allowed(dataset, reading)
     }
@@ -328,8 +320,8 @@ def combined(data: str | None, dataset: str, starts: int) -> dict[str, dict[str,
     """The grid: for each method and statistic the accuracies in the grid's order."""
     evaluator, columns = Evaluator(sets.load(dataset, data), starts), {}
     for method in COMPARED:
-        outcomes = [_rounded(evaluator.outcome(method, reading)) for reading in grid()]
-        columns[method] = {name: [one[name] for one in outcomes] for name in Outcome._fields}
+        outcomes = [evaluator.outcome(method, reading) for reading in grid()]
+        columns[method] = {name: [one[name] for one in outcomes] for name in outcomes[0]}
     return columns
 
 
@@ -345,7 +337,7 @@ def draws(data: str | None, dataset: str, best: dict[str, Any], starts: int, cou
     for seed in range(count):
         evaluator = Evaluator(drawn(dataset, seed, data), starts)
         for (name, reading), method in product(readings.items(), COMPARED):
-            found[name][method].append(round(evaluator.outcome(method, reading).mean, DIGITS))
+            found[name][method].append(evaluator.outcome(method, reading)["mean"])
     return found
 
 
