@@ -1299,13 +1299,13 @@ CASES += [
         (lambda _: metrics.nmi([0, 1], [0, 1]),),
     ),
     Case(
-        "paper/baselines/spectral.py: {}: take one",
+        "paper/baselines.py: {}: take one",
         lambda _: SSC(3, solver="lasso").fit(X),
         (lambda _: SSC(3, solver="admm").fit(X),),
     ),
-    Case("paper/baselines/spectral.py: {}: give {} in that range", lambda _: SC(0).fit(X), (lambda _: SC(1).fit(X),)),
+    Case("paper/baselines.py: {}: give {} in that range", lambda _: SC(0).fit(X), (lambda _: SC(1).fit(X),)),
     Case(
-        "paper/baselines/ssc.py: solver='omp': take solver='admm'",
+        "paper/baselines.py: solver='omp': take solver='admm'",
         lambda _: SSC(3, solver="omp", affine=True).fit(X),
         (lambda _: SSC(3, solver="admm", affine=True).fit(X),),
     ),

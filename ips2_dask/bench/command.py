@@ -24,7 +24,6 @@ SYSTEMS = (
     *("ips2", "ips2-auto", "ips2-k10", "ips2-k10-c", "ips2-kmeans"),
     *("spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc"),
 )
-SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
@@ -54,53 +53,39 @@ def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     return chosen
 
 
-Option = tuple[str, dict[str, Any]]
-
-
 def _swept(name: str, text: str) -> tuple[float, ...]:
     """A list or range of a sweep, as of ``ips2 sweep``."""
     from ips2_dask.sweeps.grid import numbers, whole_numbers  # noqa: PLC0415  for one benchmark alone
 
-    return tuple(numbers(text) if name == "sigma" else whole_numbers(text))
+    return tuple(numbers(text) if name == "--sigma" else whole_numbers(text))
 
 
-def _number(name: str, default: int | None, says: str) -> Option:
-    says = says if default is None else f"{says} (default {default:,})"
-    return name, {"type": _whole_number, "default": default, "metavar": "N", "help": says}
+def _add(parser: argparse._ActionsContainer, lines: str) -> None:
+    """Add options, one a line: its name, what it takes with its default, and after two blanks its help.
 
-
-def _numbers(name: str, default: tuple[int, ...], says: str) -> Option:
-    says = f"{says} (default {','.join(map(str, default))})"
-    return name, {"type": whole_numbers, "default": default, "metavar": "N,...", "help": says}
-
-
-def _words(name: str, allowed: tuple[str, ...]) -> Option:
-    says = f"of {', '.join(allowed)}"
-    return name, {"type": partial(words, allowed), "default": allowed, "metavar": "NAME,...", "help": says}
-
-
-def _limit(seconds: float) -> Option:
-    says = f"after which a measured process is killed (default {seconds:g})"
-    return "--limit", {"type": float, "default": seconds, "metavar": "SECONDS", "help": says}
-
-
-def _range(name: str, default: str) -> Option:
-    kind = partial(_swept, name)
-    shown = {"type": kind, "default": default, "metavar": "LIST", "help": f"(default {default})"}
-    return f"--{name}", {"dest": f"swept_{name}", **shown}
-
-
-SEED = "--seed", {"type": int, "default": 0, "metavar": "N", "help": "of data and starts"}
+    ``N`` is a whole number above 0, ``N,...`` a list of such, ``NAME,...`` a list of the default's words, ``LIST`` a
+    list or range of a sweep. What takes nothing is a flag.
+    """
+    for line in filter(None, lines.splitlines()):
+        given, _, says = line.partition("  ")
+        name, _, takes = given.partition(" ")
+        kind, _, default = takes.partition("=")
+        types: dict[str, Callable[[str], Any]] = {"N": _whole_number, "N,...": whole_numbers, "DIR": Path, "SEED": int}
+        types |= {"X": float, "SECONDS": float, "LIST": partial(_swept, name)}
+        types |= {"NAME,...": partial(words, tuple(default.split(",")))}
+        more: dict[str, Any] = {"dest": f"swept_{name[2:]}"} if kind == "LIST" else {}
+        more |= {"metavar": kind, "type": types[kind]} if kind else {"action": "store_true"}
+        more |= {"default": default} if default else {}
+        parser.add_argument(name, help=f"{says} (default {default})" if default else says, **more)
 
 
 class Benchmark(NamedTuple):
     """A benchmark: what it measures, the function that yields its records, and its options."""
 
     says: str
-    function: (
-        str  # "module.name" in this package; its parameters are the options' names, and what `_made` makes of them
-    )
-    options: tuple[Option, ...]
+    # "module.name" in this package; its parameters are the options' names, and what `_made` makes of them
+    function: str
+    options: str  # as of `_add`
     samples: int = 0  # that are generated where no data are named; 0 for a benchmark without named data
     data: str | None = None  # the default set
     whole: bool = False  # takes the options of `ips2 run`
@@ -110,91 +95,91 @@ BENCHMARKS = {
     "product": Benchmark(
         "one product with the tensor's Laplacian, by level of assembly, against SciPy's CSR",
         "product.measure",
-        (
-            _number("--samples", 20_000, "generated samples"),
-            _number("--features", FEATURES, "their features"),
-            _numbers("--neighbors", (10,), "values of k"),
-            _number("--columns", 10, "of the block that is multiplied"),
-            _number("--repeats", 9, "products whose median counts"),
-            _words("--operators", OPERATORS),
-            SEED,
-        ),
+        f"""
+--samples N=20000  generated samples
+--features N={FEATURES}  their features
+--neighbors N,...=10  values of k
+--columns N=10  of the block that is multiplied
+--repeats N=9  products whose median counts
+--operators NAME,...={",".join(OPERATORS)}  levels of assembly
+--seed SEED=0  of data and starts
+""",
     ),
     "graph": Benchmark(
         "builders of the nearest-neighbour graph at equal recall",
         "graph.measure",
-        (
-            _number("--neighbors", 6, "columns of the graph, the sample itself included"),
-            _words("--builders", BUILDERS),
-            ("--recall", {"type": float, "default": 0.95, "metavar": "X", "help": "to be reached (default .95)"}),
-            _limit(900),
-            SEED,
-        ),
+        f"""
+--neighbors N=6  columns of the graph, the sample itself included
+--builders NAME,...={",".join(BUILDERS)}  ours and libraries
+--recall X=0.95  to be reached
+--limit SECONDS=900  after which a measured process is killed
+--seed SEED=0  of data and starts
+""",
         70_000,
         "mnist",
     ),
     "end-to-end": Benchmark(
         "stages of a run, with their peak memory and the plan's",
         "runs.end_to_end",
-        (
-            _number("--repeats", 1, "runs"),
-            _number("--against", None, "workers of other runs, made by turns with these: how many times as fast"),
-            ("--keep", {"type": Path, "metavar": "DIR", "help": "where data and the run stay; both are gone on with"}),
-            _limit(7200),
-        ),
+        """
+--repeats N=1  runs
+--against N  workers of other runs, made by turns with these: how many times as fast
+--keep DIR  where data and the run stay; both are gone on with
+--limit SECONDS=7200  after which a measured process is killed
+""",
         20_000,
         whole=True,
     ),
     "scaling": Benchmark(
         "stages of runs of growing size, and how their time grows; of more workers, and what they bring",
         "runs.scaling",
-        (
-            _numbers("--sizes", SIZES, "samples of each run"),
-            ("--workers", {"type": whole_numbers, "metavar": "N,...", "help": "for every size each (default 2)"}),
-            _number("--features", FEATURES, "of generated samples"),
-            ("--no-warm-up", {"dest": "warm_up", "action": "store_false", "help": "compile inside the first times"}),
-            _limit(7200),
-        ),
+        f"""
+--sizes N,...=10000,31623,100000,316228,1000000  samples of each run
+--workers N,...  for every size each (default 2)
+--features N={FEATURES}  of generated samples
+--no-warm-up  compile inside the first times
+--limit SECONDS=7200  after which a measured process is killed
+""",
         whole=True,
     ),
     "peers": Benchmark(
         "IPS2 against scikit-learn's SpectralClustering and KMeans, and EVoC",
         "peers.measure",
-        (
-            _number("--clusters", None, "c (default: the classes of the data, 20 of generated data)"),
-            _words("--systems", SYSTEMS),
-            _number("--repeats", 3, "fits of each, whose median counts"),
-            ("--compiled", {"action": "store_true", "help": "make one fit of each first that does not count"}),
-            _limit(900),
-            SEED,
-        ),
+        f"""
+--clusters N  c (default: the classes of the data, 20 of generated data)
+--systems NAME,...={",".join(SYSTEMS)}  ours and others
+--repeats N=3  fits of each, whose median counts
+--compiled  make one fit of each first that does not count
+--limit SECONDS=900  after which a measured process is killed
+--seed SEED=0  of data and starts
+""",
         70_000,
         "mnist",
     ),
     "sweep": Benchmark(
         "a sweep, against one run with its largest c and k",
         "sweep.measure",
-        (
-            _range("clusters", "5:15"),
-            _range("neighbors", "7,10"),
-            _range("sigma", ".2,1,4"),
-            _number("--workers", 2, "processes of each cluster"),
-            _limit(3600),
-            SEED,
-        ),
+        """
+--clusters LIST=5:15  values of c
+--neighbors LIST=7,10  values of k
+--sigma LIST=.2,1,4  values of sigma
+--workers N=2  processes of each cluster
+--limit SECONDS=3600  after which a measured process is killed
+--seed SEED=0  of data and starts
+""",
         10_000,
         "mnist10k",
     ),
     "cluster": Benchmark(
         "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers",
         "cluster.measure",
-        (
-            _number("--workers", 200, "simulated workers"),
-            _number("--chunks", None, "of the samples (default: the plan's for so many samples)"),
-            _number("--near", 20, "chunks of which each chunk needs rows"),
-            _number("--samples", 100_000_000, "of the simulated run"),
-            _number("--clusters", CLUSTERS, "of the simulated run"),
-        ),
+        f"""
+--workers N=200  simulated workers
+--chunks N  of the samples (default: the plan's for so many samples)
+--near N=20  chunks of which each chunk needs rows
+--samples N=100000000  of the simulated run
+--clusters N={CLUSTERS}  of the simulated run
+""",
     ),
 }
 
@@ -213,16 +198,15 @@ def add_benchmarks(parser: argparse.ArgumentParser, *of_a_run: Callable[[argpars
             which = one.add_mutually_exclusive_group()
             default = f" (default: {of.data})" if of.data else ""
             which.add_argument("--data", default=of.data, metavar="NAME", help=f"a set of `datasets.load`{default}")
-            which.add_argument("--samples", **_number("--samples", None, "so many generated samples")[1])
-            one.add_argument("--features", **_number("--features", FEATURES, "of generated samples")[1])
-        for option, more in of.options:
-            one.add_argument(option, **more)
+            _add(which, "--samples N  so many generated samples")
+            _add(one, f"--features N={FEATURES}  of generated samples")
+        _add(one, of.options)
     says = "every record that README and docs show; what is there is not made again"
     everything = benchmarks.add_parser("all", allow_abbrev=False, help=says, description=says, epilog=records.hours())
     everything.add_argument("--out", required=True, metavar="DIR", help="where notebooks/results is, or is made")
-    everything.add_argument("--only", **{**_words("--only", tuple(records.RECORDS))[1], "default": ()})
-    text = "print what there is, with its commit and date, and make nothing"
-    everything.add_argument("--list", action="store_true", help=text)
+    some: dict[str, Any] = {"type": partial(words, tuple(records.RECORDS)), "default": (), "metavar": "NAME,..."}
+    everything.add_argument("--only", **some, help=f"of {', '.join(records.RECORDS)} (default: all)")
+    _add(everything, "--list  print what there is, with its commit and date, and make nothing")
 
 
 def bench(
@@ -265,7 +249,7 @@ def _made(
         return {**made, "data": _data(options, options.seed, folder)} if of.samples else made
     elsewhere, workers = options.serial or options.scheduler, options.workers
     if options.benchmark == "scaling":
-        made["workers"] = (None,) if elsewhere else workers or (2,)
+        made |= {"workers": (None,) if elsewhere else workers or (2,), "warm_up": not options.no_warm_up}
         options.workers = workers and workers[0]  # whether there may be any is asked below
     elif not (elsewhere or options.cluster):
         options.workers = workers or 2

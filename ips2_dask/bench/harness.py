@@ -17,7 +17,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ import psutil
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
+from ips2_dask.paper.work import commit
 from ips2_dask.store.files import write_atomically
 
 Value = bool | int | float | str | None
@@ -213,21 +213,6 @@ def record(
         facts = {"machine": machine(), "threads": _pools(), "load": load, "versions": versions()}
         write(file, {**head, **facts, "command": command_line(arguments)}, found)
     return found
-
-
-def commit(package: Path = Path(__file__).parent.parent) -> str | None:
-    """The commit of a package's folder, with ``-dirty`` behind it where its files differ; None outside of a checkout.
-
-    Files outside the package don't count: records and pictures are files of the checkout too, and are written while
-    others are still measured.
-    """
-    git = partial(subprocess.check_output, cwd=package, text=True, stderr=subprocess.DEVNULL)
-    try:
-        git(["git", "ls-files", "--error-unmatch", "__init__.py"])  # fails in a copy without its history
-        dirty = "-dirty" if git(["git", "status", "--porcelain", "."]) else ""
-        return git(["git", "rev-parse", "HEAD"]).strip() + dirty
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def machine() -> Record:

@@ -14,9 +14,6 @@ from ips2_dask.datasets.manifold import BLOCK
 from ips2_dask.errors import BadInput
 from ips2_dask.typing import Float, Float32
 
-CLUSTERS = 20
-"""Clusters of generated data, unless told."""
-
 
 class Data(NamedTuple):
     """Samples and known labels in files; ``c`` known classes."""

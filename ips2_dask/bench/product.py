@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from ips2_dask.bench.command import CLUSTERS
 from ips2_dask.bench.harness import Record
-from ips2_dask.bench.inputs import CLUSTERS, centred
+from ips2_dask.bench.inputs import centred
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator

@@ -1,4 +1,4 @@
-"""The paper's figures, from records or the results of tasks, as PNG and SVG."""
+"""The paper's figures, from records or matrices, as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -9,18 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.paper.experiments import POINTS, PRINTED, SHOWN, VARIANTS, K, dataset_name, experiment_name
+from ips2_dask.paper.experiments import POINTS, PRINTED, VARIANTS, K, dataset_name, experiment_name
 from ips2_dask.paper.methods import COMPARED
-from ips2_dask.paper.tasks import Record, Results, mean_of, select
-
-STYLE = {
-    "svg.hashsalt": "ips2",  # the same bytes for the same numbers
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "image.interpolation": "nearest",
-    "savefig.dpi": 130,
-}
+from ips2_dask.paper.work import Record, mean_of, select
+from ips2_dask.plots.style import axis, saved, sheet
+from ips2_dask.store.files import write_atomically
 
 LINES: dict[str, dict[str, str]] = {
     "SC": {"color": "#0072B2", "marker": "o"},
@@ -52,27 +45,26 @@ def _sheet(
     folder: Path, name: str, size: tuple[float, float], rows: int, columns: int, **options: Any
 ) -> Iterator[Any]:
     """A figure and its axes (rows, columns), saved when it is left."""
-    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
-    from matplotlib.figure import Figure  # noqa: PLC0415  the same
-
     folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        sheet = Figure(figsize=size, layout="constrained")
-        yield sheet, sheet.subplots(rows, columns, squeeze=False, **options)
-        sheet.savefig(folder / f"{name}.png", metadata={"Software": None})
-        sheet.savefig(folder / f"{name}.svg", metadata={"Date": None, "Creator": None})
+    with sheet(*size) as figure:
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+        for ax in axes.flat:
+            axis(ax, grid=None)
+        yield figure, axes
+        write_atomically(folder / f"{name}.png", saved(figure))
+        write_atomically(folder / f"{name}.svg", saved(figure, "svg"))
 
 
 def _heat_maps(folder: Path, name: str, rows: Mapping[str, Any]) -> None:
     """Matrices side by side, a row for each data set, each on a scale from 0 to its own largest entry."""
-    columns = len(next(iter(rows.values()))["cells"])
-    with _sheet(folder, name, (3.1 * columns, 2.8 * len(rows)), len(rows), columns) as (sheet, axes):
-        for (title, found), line in zip(rows.items(), axes, strict=True):
-            for (kind, M), ax in zip(found["cells"].items(), line, strict=True):
+    columns = len(next(iter(rows.values())))
+    with _sheet(folder, name, (3.1 * columns, 2.8 * len(rows)), len(rows), columns) as (figure, axes):
+        for (title, cells), line in zip(rows.items(), axes, strict=True):
+            for (kind, M), ax in zip(cells.items(), line, strict=True):
                 image = ax.imshow(M, cmap="viridis", vmin=0, vmax=M.max())
                 ax.set_title(f"{title}: {KINDS[kind]}" if title else KINDS[kind], fontsize=8)
                 ax.set(xticks=[], yticks=[])
-                sheet.colorbar(image, ax=ax, shrink=0.8)
+                figure.colorbar(image, ax=ax, shrink=0.8)
 
 
 def distributions(folder: Path, histograms: Mapping[str, tuple[Any, Any]]) -> None:
@@ -117,14 +109,12 @@ def _over_k(folder: Path, records: Sequence[Record], measure: str, name: str) ->
         ax.legend(fontsize=7)
 
 
-def draw(family: str, folder: Path, records: Sequence[Record], results: Results) -> None:
-    """Draw what there is to draw of a family."""
-    if family in ("tensors", "similarities"):
-        _heat_maps(folder, family, {"": results[family]})
+def draw(family: str, folder: Path, records: Sequence[Record], more: Mapping[str, Any]) -> None:
+    """Draw what there is to draw of a family, of its records and of what `Work.more` holds."""
+    if family in ("tensors", "similarities", "heatmaps"):
+        _heat_maps(folder, family, more[family])
     if family == "similarities":
-        distributions(folder, results[family]["histogram"])
-    if family == "heatmaps":
-        _heat_maps(folder, family, {name: results[f"heatmaps/{name}"] for name in SHOWN})
+        distributions(folder, more["distributions"])
     if family in POINTS:
         curves(folder, records, family)
     if family == "neighbors":

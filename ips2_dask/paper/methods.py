@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,7 @@ from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.kernels import ingest
 from ips2_dask.metrics import accuracy, scores
-from ips2_dask.paper.baselines import CAVE, HGC, SC, SSC, ssc
-from ips2_dask.paper.baselines.spectral import ALL_PAIRS, Affinity, bandwidth_of, spectral_labels
+from ips2_dask.paper.baselines import CAVE, FACES, HGC, MOTION, SC, SSC, Affinity, bandwidth_of, spectral_labels
 from ips2_dask.paper.data import Dataset
 from ips2_dask.params import PAPER
 from ips2_dask.typing import Bool, Float64, Integer
@@ -57,7 +56,7 @@ DEFAULTS["SC"] = {
 
 PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "SC": ({"affinity": "gaussian"},),
-    "SSC": (dict(ssc.MOTION), dict(ssc.FACES)),
+    "SSC": (dict(MOTION), dict(FACES)),
     "CAVE": (),
     "HGC": ({"alpha": 1.0, "beta": 1.0, "gamma": 1.0},),
     "PPC": ({name: value for name, value in PAPER.items() if name != "affinity"},),
@@ -148,25 +147,17 @@ def grid(method: str, budget: int = BUDGET) -> list[Setting]:
 # labels
 
 
-class Tie(NamedTuple):
-    """An edge that joins a loose component to its nearest one."""
-
-    sample: int
-    nearest: int
-    size: int  # samples of the loose component
-
-
-def _edge(X: Float64, inside: Bool) -> tuple[int, int, int]:
-    """The member of a component nearest to its mean, the nearest sample outside (ties: smallest id), and its size."""
+def _edge(X: Float64, inside: Bool) -> tuple[int, int]:
+    """The member of a component nearest to its mean, and the sample outside nearest to it (ties: smallest id)."""
     members = np.flatnonzero(inside)
     central = members[np.argmin(np.square(X[members] - X[members].mean(axis=0, dtype=np.float64)).sum(axis=1))]
     squares = np.square(X - X[central]).sum(axis=1)
     squares[inside] = np.inf
-    return int(central), int(np.argmin(squares)), len(members)
+    return int(central), int(np.argmin(squares))
 
 
-def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
-    """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
+def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> sp.csr_array:
+    """U with each loose component joined to its nearest one by a single edge.
 
     Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
     spectral embedding of c columns can't tell more than c components apart. The edge runs from the member nearest to
@@ -174,8 +165,6 @@ def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr
     """
     m = U.shape[0]
     count, label = connected_components(U, directed=False)
-    before = int(count)
-    ties: list[Tie] = []
     weight = float(np.median(U.data)) if U.nnz else 1.0
     while count > 1:
         sizes = np.bincount(label, minlength=count)
@@ -186,13 +175,11 @@ def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr
             loose = loose[loose != np.argmax(sizes)]
         if len(loose) == 0:
             break
-        new = [Tie(*_edge(X, label == component)) for component in loose]
-        ties += new
-        ends = [one.sample for one in new], [one.nearest for one in new]
-        bridge = sp.coo_array((np.full(len(new), weight, U.dtype), ends), shape=U.shape).tocsr()
+        ends = np.transpose([_edge(X, label == component) for component in loose])
+        bridge = sp.coo_array((np.full(len(loose), weight, U.dtype), tuple(ends)), shape=U.shape).tocsr()
         U = sp.csr_array(U.maximum(bridge).maximum(bridge.T))
         count, label = connected_components(U, directed=False)
-    return U, ties, before
+    return U
 
 
 def scaled(X: npt.ArrayLike, scale: str) -> Float64:
@@ -225,7 +212,7 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         data = scaled(X, arguments.pop("scale"))
     if "bandwidth_times" in arguments:
         times = arguments.pop("bandwidth_times")
-        arguments["bandwidth"] = times * bandwidth_of(data, "mean", np.random.RandomState(seed))
+        arguments["bandwidth"] = times * bandwidth_of(data, "mean")
     return ESTIMATORS[method](c, random_state=seed, **arguments), data
 
 
@@ -250,15 +237,14 @@ def _affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) 
     if how == "none":
         return np.asarray(KMeans(c, n_init=10, random_state=rng).fit(rows).labels_)
     graph = sp.csr_array(SC(c, affinity="heat-knn", random_state=rng).fit(rows).affinity_matrix_)
-    return spectral_labels(tie_components(graph, rows, c)[0], c, rng)
+    return spectral_labels(tie_components(graph, rows, c), c, rng)
 
 
 class Fitted:
     """A method with a setting on a data set: labels for any seed, what no seed changes computed once.
 
-    The affinities of SC, SSC and CAVE do not depend on the seed (up to 5,000 samples; above, their bandwidth is that
-    of seeded rows), so they are fitted once; clustering them with a seed gives what a fresh fit with it would. All
-    others are fitted anew for each seed.
+    The affinities of SC, SSC and CAVE do not depend on the seed, so they are fitted once; clustering them with a seed
+    gives what a fresh fit with it would. All others are fitted anew for each seed.
 
     Where such an affinity is sparse, its loose components are tied to their nearest one, see `tie_components`:
     spectral clustering can't tell more components apart than there are clusters.
@@ -266,9 +252,7 @@ class Fitted:
 
     def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
         self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
-        self.seconds = 0.0  # of the last fit, preprocessing and scoring left out
         self.affinity: Affinity | None = None  # of SC, SSC and CAVE
-        self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
     def labels(self, seed: int) -> Integer:
         """Labels (m,) with this ``random_state``."""
@@ -279,18 +263,15 @@ class Fitted:
                 if how != "rows":
                     return np.asarray(fitted.labels_)
                 return _affinity_labels(fitted.affinity_matrix_, self.c, how, np.random.RandomState(seed))
-            if self.affinity is None or not self.once:
+            if self.affinity is None:
                 fitted, data = self._fit(seed)
                 W = fitted.affinity_matrix_
-                self.affinity = tie_components(sp.csr_array(W), data, self.c)[0] if sp.issparse(W) else W
+                self.affinity = tie_components(sp.csr_array(W), data, self.c) if sp.issparse(W) else W
             return _affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
 
     def _fit(self, seed: int) -> tuple[BaseEstimator, Float64]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
-        begun = time.perf_counter()
-        fitted = unfitted.fit(data)
-        self.seconds = time.perf_counter() - begun
-        return fitted, data
+        return unfitted.fit(data), data
 
 
 # scores
@@ -330,46 +311,29 @@ def seconds(method: str, setting: Setting, dataset: Dataset, seed: int) -> float
     return time.perf_counter() - begun
 
 
-def four_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> dict[str, Summary]:
+def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> dict[str, Summary]:
     """Try a method's whole grid once, and run the settings that come out of it.
 
     ``default`` is the method's one setting for all data sets. ``tuned`` is the best mean ACC of the ten settings that
-    did best once: it uses the labels, and is what the paper's figures must be. ``unsupervised`` is the setting whose
-    labels agree most with those of all settings in the grid, by the mean adjusted Rand index: it uses none. ``printed``
-    is what the paper prints of the method, the same for all data sets.
+    did best once: it uses the labels, and is what the paper's figures must be. ``printed`` is what the paper prints of
+    the method, the same for all data sets.
     """
-    settings, labels = try_grid(method, dataset, seed, budget)
 
     def run(setting: Setting) -> Summary:
         return summary(setting, score(method, setting, dataset, range(seed, seed + runs)))
 
-    order = np.argsort([-accuracy(dataset.labels, found) for found in labels], kind="stable")[:FINALISTS]
-    finalists = [run(settings[i]) for i in order]
+    settings, accuracies = try_grid(method, dataset, seed, budget)
+    finalists = [run(settings[i]) for i in np.argsort(np.negative(accuracies), kind="stable")[:FINALISTS]]
     tuned = max(finalists, key=lambda finalist: finalist["mean"]["acc"])  # the first of several
-    summaries = {repr(finalist["params"]): finalist for finalist in finalists}
-    once = settings[int(np.argmax(agreements(np.stack(labels))))]
-    chosen = {"printed": published(method), "default": default(method), "unsupervised": once}
-    return {"tuned": tuned} | {name: summaries.get(repr(one)) or run(one) for name, one in chosen.items()}
+    return {"tuned": tuned, "printed": run(published(method)), "default": run(default(method))}
 
 
-def try_grid(method: str, dataset: Dataset, seed: int, budget: int) -> tuple[list[Setting], list[Integer]]:
-    """The settings that the data allow, and the labels of each with one seed."""
-    settings, labels = [], []
+def try_grid(method: str, dataset: Dataset, seed: int, budget: int) -> tuple[list[Setting], list[float]]:
+    """The settings that the data allow, and the ACC of each with one seed."""
+    settings, accuracies = [], []
     for setting in grid(method, budget):
         with contextlib.suppress(BadInput):  # more neighbours than samples, say
-            labels.append(Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed))
+            found = Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed)
             settings.append(setting)
-    return settings, labels
-
-
-def agreements(labels: Integer) -> Float64:
-    """The mean adjusted Rand index of each labelling, a row, with all of them, rounded so that equal ones tie: (n,)."""
-    n, m = labels.shape
-    i, j = np.triu_indices(m, 1)
-    together = (labels[:, i] == labels[:, j]).astype(np.float64)  # (n, pairs)
-    both, size = together @ together.T, together.sum(axis=1)
-    chance = size[:, None] * size / len(i)
-    most = (size[:, None] + size) / 2
-    # where two labellings are one cluster, or all single samples, chance is all there is: they are the same
-    ari = np.divide(both - chance, most - chance, out=np.ones((n, n)), where=most > chance)
-    return np.round(ari.mean(axis=1), 12)
+            accuracies.append(accuracy(dataset.labels, found))
+    return settings, accuracies

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import product
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,11 +22,11 @@ from sklearn.cluster import KMeans
 from ips2_dask.metrics import accuracy
 from ips2_dask.paper import data as sets
 from ips2_dask.paper import explicit
-from ips2_dask.paper.baselines.spectral import embedding
-from ips2_dask.paper.data import BBCSPORT_EACH, YALE_SUBJECTS, Dataset
+from ips2_dask.paper.baselines import embedding
+from ips2_dask.paper.data import YALE_SUBJECTS, Dataset
 from ips2_dask.paper.experiments import PAPER_SETS, printed_score
 from ips2_dask.paper.methods import COMPARED, quiet, scaled
-from ips2_dask.paper.tasks import Family, Results, Scope, Task
+from ips2_dask.paper.work import Family, Record, Work
 from ips2_dask.typing import Float64
 
 Result = TypeVar("Result")
@@ -86,13 +86,8 @@ SPECTRUM = (*DISTANCE, "k", "support", "counting", "sigma", "tensor_distance", "
 HIGH_ORDER = (*SPECTRUM, "vectors", "rule")
 
 
-class Outcome(NamedTuple):
-    """ACC over several starts of k-means: their mean, spread and best, and that of the least inertia."""
-
-    mean: float
-    std: float
-    best: float
-    least_inertia: float
+Outcome = dict[str, float]
+"""ACC over several starts of k-means: their ``mean``, ``std`` and ``best``, and that of the ``least_inertia``."""
 
 
 class Evaluator:
@@ -154,7 +149,8 @@ class Evaluator:
             fits = [KMeans(self.c, n_init=1, random_state=seed).fit(points) for seed in range(self.starts)]
         reached = np.array([accuracy(self.truth, fit.labels_) for fit in fits])
         least = int(np.argmin([fit.inertia_ for fit in fits]))
-        return Outcome(float(reached.mean()), float(reached.std()), float(reached.max()), float(reached[least]))
+        found = {"mean": reached.mean(), "std": reached.std(), "best": reached.max(), "least_inertia": reached[least]}
+        return {name: round(float(value), DIGITS) for name, value in found.items()}
 
 
 def _transformed(X: Float64, scale: str) -> Float64:
@@ -231,7 +227,7 @@ def _points(M: Float64, labels: str, c: int) -> Float64 | sp.csr_array:
         L = M / np.sqrt(degree)[:, None] / np.sqrt(degree)
         m = len(L)
         return np.asarray(eigh(L, subset_by_index=[m - c, m - 1])[1])
-    return embedding(M, c, np.random.RandomState(0))
+    return embedding(M, c)
 
 
 LATER = Reading(affinity="heat-knn", sigma="1/centre", rule="signed", labels="graph")
@@ -299,13 +295,6 @@ def allowed(name: str, reading: Reading) -> bool:
     return reading.scale != "tfidf" or name.startswith("bbcsport")
 
 
-def first_documents(whole: Dataset, classes: tuple[int, ...]) -> Dataset:
-    """The first 20 documents of some of bbcsport's five classes, counted from 1; the fifth has 19."""
-    names = np.unique(whole.labels)
-    rows = np.sort(np.concatenate([np.flatnonzero(whole.labels == names[c - 1])[:BBCSPORT_EACH] for c in classes]))
-    return Dataset(f"bbcsport-{classes}", whole.X[rows], whole.labels[rows], "", whole.addresses)
-
-
 def drawn(name: str, seed: int, data: str | None) -> Dataset:
     """60 documents of bbcsport, 20 of each of the classes 2 to 4; or the faces of 5 of Yale's 15 people."""
     if name == "bbcsport60":
@@ -316,16 +305,12 @@ def drawn(name: str, seed: int, data: str | None) -> Dataset:
     return Dataset(f"yale-draw{seed}", whole.X[rows], whole.labels[rows], "", whole.addresses)
 
 
-def _rounded(outcome: Outcome) -> dict[str, float]:
-    return {name: round(value, DIGITS) for name, value in outcome._asdict().items()}
-
-
 def alone(data: str | None, dataset: str, base: str, starts: int) -> dict[str, dict[str, Any]]:
     """Each change of one choice of a base: what differs from the printed reading, and the three methods' accuracies."""
     loaded = sets.load(dataset, data)
     evaluator = Evaluator(loaded, starts)
     return {
-        name: {"changes": reading.changes, **{m: _rounded(evaluator.outcome(m, reading)) for m in COMPARED}}
+        name: {"changes": reading.changes, **{m: evaluator.outcome(m, reading) for m in COMPARED}}
         for name, reading in single_changes(BASES[base], loaded.n_clusters).items()
         if allowed(dataset, reading)
     }
@@ -335,53 +320,25 @@ def combined(data: str | None, dataset: str, starts: int) -> dict[str, dict[str,
     """The grid: for each method and statistic the accuracies in the grid's order."""
     evaluator, columns = Evaluator(sets.load(dataset, data), starts), {}
     for method in COMPARED:
-        outcomes = [_rounded(evaluator.outcome(method, reading)) for reading in grid()]
-        columns[method] = {name: [one[name] for one in outcomes] for name in Outcome._fields}
+        outcomes = [evaluator.outcome(method, reading) for reading in grid()]
+        columns[method] = {name: [one[name] for one in outcomes] for name in outcomes[0]}
     return columns
 
 
-def samples(data: str | None, starts: int) -> dict[str, dict[str, Any]]:
-    """The printed and the later reading on the first 20 documents of any three classes, and on all of SCADI."""
-    whole = sets.load("bbcsport", data)
-    triples = [triple for triple in product(range(1, 6), repeat=3) if triple[0] < triple[1] < triple[2]]
-    tried = {f"bbcsport classes {a}, {b}, {c}": first_documents(whole, (a, b, c)) for a, b, c in triples}
-    tried["scadi, 70 samples in 7 classes"] = sets.load("scadi", data)
-    found = {}
-    for name, one in tried.items():
-        evaluator = Evaluator(one, starts)
-        found[name] = {
-            label: {m: _rounded(evaluator.outcome(m, reading)) for m in COMPARED} for label, reading in BASES.items()
-        }
-    return found
-
-
 def draws(data: str | None, dataset: str, best: dict[str, Any], starts: int, count: int) -> dict[str, dict[str, Any]]:
-    """Some readings on random draws of samples: changes, and for each method the mean accuracy of each draw."""
-    readings = {**BASES, "best of the grid": Reading(**best)}
+    """Some readings on random draws of samples: changes, and for each method the mean accuracy of each draw.
+
+    ``best`` are the changes that were best on the grid, by data set.
+    """
+    readings = {**BASES, "best of the grid": Reading(**best[dataset])}
     found: dict[str, dict[str, Any]] = {
         name: {"changes": reading.changes, **{method: [] for method in COMPARED}} for name, reading in readings.items()
     }
     for seed in range(count):
         evaluator = Evaluator(drawn(dataset, seed, data), starts)
         for (name, reading), method in product(readings.items(), COMPARED):
-            found[name][method].append(round(evaluator.outcome(method, reading).mean, DIGITS))
+            found[name][method].append(evaluator.outcome(method, reading)["mean"])
     return found
-
-
-def _tasks(scope: Scope) -> list[Task]:
-    def on_draws(name: str) -> Task:
-        def arguments(results: Results) -> dict[str, Any]:
-            best = int(np.argmax(results[f"readings/grid/{name}"]["IPS2"]["mean"]))  # it is chosen by the known labels
-            return {"dataset": name, "best": grid()[best].changes, "starts": scope.starts, "count": scope.reading_draws}
-
-        return Task(f"readings/draws/{name}", draws, arguments, weight=100.0)
-
-    tasks = [Task("readings/samples", samples, {"starts": scope.starts}, weight=20.0)]
-    for name in PAPER_SETS:
-        arguments = {"dataset": name, "starts": scope.starts}
-        tasks += [Task(f"readings/{base}/{name}", alone, {**arguments, "base": base}, weight=30.0) for base in BASES]
-        tasks.append(Task(f"readings/grid/{name}", combined, arguments, weight=60.0))
-    return tasks + [on_draws(name) for name in DRAWN]
 
 
 def within(found: float, paper: float) -> bool:
@@ -389,21 +346,26 @@ def within(found: float, paper: float) -> bool:
     return abs(found - paper) <= WITHIN
 
 
-def _printed_accuracies(dataset: str) -> dict[str, float]:
-    return {method: printed_score(dataset, method, "acc") or 0.0 for method in COMPARED}
+def make(work: Work) -> list[Record]:
+    """Every accuracy, as a document: of single changes, of the grid in the order of its product, and of each draw."""
+    starts = {"starts": work.scope.starts}
 
+    def of_each(kind: str, function: Callable[..., Any], names: Sequence[str], **given: Any) -> dict[str, Any]:
+        """The results on some data sets."""
+        calls = {(kind, name): {"dataset": name, **starts, **given} for name in names}
+        return {name: found for (_, name), found in work.each("readings", function, calls).items()}
 
-def _document(scope: Scope, results: Results) -> dict[str, Any]:
-    """Every accuracy: of single changes, of the grid in the order of its product, and of each draw."""
-    of = {kind: {name: results[f"readings/{kind}/{name}"] for name in PAPER_SETS} for kind in (*BASES, "grid")}
-    return {
-        "starts": scope.starts,
-        "figures": {name: _printed_accuracies(name) for name in PAPER_SETS},
-        **{base: of[base] for base in BASES},
-        "samples": results["readings/samples"],
-        "grid": {"choices": GRID, **of["grid"]},
-        "draws": {name: results[f"readings/draws/{name}"] for name in DRAWN},
+    on_grid = of_each("grid", combined, PAPER_SETS)
+    # the best is chosen by the known labels
+    best = {name: grid()[int(np.argmax(on_grid[name]["IPS2"]["mean"]))].changes for name in DRAWN}
+    work.more["readings"] = {
+        **starts,
+        "figures": {name: {m: printed_score(name, m, "acc") or 0.0 for m in COMPARED} for name in PAPER_SETS},
+        **{base: of_each(base, alone, PAPER_SETS, base=base) for base in BASES},
+        "grid": {"choices": GRID, **on_grid},
+        "draws": of_each("draws", draws, DRAWN, best=best, count=work.scope.reading_draws),
     }
+    return []
 
 
-FAMILY = Family((*PAPER_SETS, "scadi", "bbcsport", "yale"), _tasks, document=_document)
+FAMILY = Family((*PAPER_SETS, "bbcsport", "yale"), make)

@@ -5,24 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import ips2_dask
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper import data as sets
 from ips2_dask.paper import experiments, figures, readings
-from ips2_dask.paper.tasks import Family, Record, Scope, mean_of, quick, run_tasks, select
+from ips2_dask.paper.work import Family, Record, Scope, Work, commit, mean_of, quick, select
 from ips2_dask.pipeline.manifest import versions
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.store.files import write_atomically
-
-RESULTS, TABLES = "results.json", "tables.md"
 
 FAMILIES: dict[str, Family] = {**experiments.FAMILIES, "readings": readings.FAMILY}
 
@@ -100,17 +96,16 @@ def reproduce(
     _check_folder(folder)
     families, scope = chosen(only), quick(seed) if brief else Scope(seed=seed)
     for name in dict.fromkeys(name for family in families.values() for name in family.datasets):
-        sets.load(name, where)  # refused before the first task where it is missing or not the publisher's
-    tasks = [task for family in families.values() for task in family.tasks(scope)]
-    results = run_tasks(tasks, folder, where, jobs or min(4, usable_cores()), tell)
-    records = [one for family in families.values() for one in family.records(scope, results)]
-    write_atomically(folder / RESULTS, "[\n" + ",\n".join(json.dumps(one) for one in records) + "\n]\n")
-    write_atomically(folder / "about.json", json.dumps(dict.fromkeys(families, _about(scope)), indent=1) + "\n")
+        sets.load(name, where)  # refused before anything is computed where it is missing or not the publisher's
+    work, records = Work(folder, where, scope, jobs or min(4, usable_cores()), tell), []
     for name, family in families.items():
-        if family.document is not None:
-            write_atomically(folder / f"{name}.json", json.dumps(family.document(scope, results)) + "\n")
-        figures.draw(name, folder / "figures", records, results)
-    write_atomically(folder / TABLES, tables(records))
+        records += family.make(work)
+        figures.draw(name, folder / "figures", records, work.more)
+    write_atomically(folder / "results.json", "[\n" + ",\n".join(json.dumps(one) for one in records) + "\n]\n")
+    write_atomically(folder / "about.json", json.dumps(dict.fromkeys(families, _about(scope)), indent=1) + "\n")
+    if "readings" in families:
+        write_atomically(folder / "readings.json", json.dumps(work.more["readings"]) + "\n")
+    write_atomically(folder / "tables.md", tables(records))
     return records
 
 
@@ -124,9 +119,7 @@ def command(options: argparse.Namespace) -> int:
     only = [name for text in options.only for name in text.split(",")]
     how = {"brief": options.quick, "jobs": options.jobs, "seed": options.seed}
     records = reproduce(options.out, options.data, only=only, tell=tell, **how)
-    files = {
-        name: str(Path(options.out).absolute() / file) for name, file in (("results", RESULTS), ("tables", TABLES))
-    }
+    files = {file.partition(".")[0]: str(Path(options.out).absolute() / file) for file in ("results.json", "tables.md")}
     if not options.quiet:
         print(f"{len(records)} records in {files['results']}\ntables: {files['tables']}")
     if options.json:
@@ -135,30 +128,14 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _about(scope: Scope) -> dict[str, object]:
-    """The commit of the code where it is a checkout, its version, the date, sizes and packages."""
-    made = {"commit": _commit(Path(ips2_dask.__file__).parent), "date": datetime.now(UTC).date().isoformat()}
+    """The commit of the code where it is a checkout, the date, sizes and packages."""
+    made = {"commit": commit(), "date": datetime.now(UTC).date().isoformat()}
     return {**made, "runs": scope.runs, "budget": scope.budget, "seed": scope.seed, "versions": versions()}
 
 
-def _commit(package: Path) -> str | None:
-    """The commit of a checkout's package, with a plus where files of it have changed since; else None."""
-
-    def said(*words: str) -> str:
-        done = subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        said("ls-files", "--error-unmatch", "__init__.py")
-        return said("rev-parse", "--short=12", "HEAD") + ("+" if said("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
 def _check_folder(folder: Path) -> None:
-    """Refuse a directory that holds something else."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput("--out", f"the file {folder}", "a directory", "it would be overwritten", "give another --out")
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    """Refuse a file, and a directory that holds something else."""
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name] * folder.exists()
     if names and "tasks" not in names:
         found = f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})"
         allowed, otherwise = "a new directory, or one of an earlier call", "files would mix with others"
@@ -209,7 +186,5 @@ def overview(records: Sequence[Record], document: Mapping[str, Any]) -> str:
     return _markdown(rows)
 
 
-if (
-    __name__ == "__main__"
-):  # the table of the README, of the records of a folder: python -m ips2_dask.paper.reproduce DIR
+if __name__ == "__main__":  # the table of docs/paper.md of a folder: python -m ips2_dask.paper.reproduce DIR
     print(overview(*(json.loads((Path(sys.argv[1]) / f"{name}.json").read_text()) for name in ("results", "readings"))))

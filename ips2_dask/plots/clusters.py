@@ -232,28 +232,19 @@ def _scatter(ax: Axes, positions: Float, labels: Integer, certainty: Float, most
     return scale(ax, tones, ["certainty .2", ".6", "1"])
 
 
-def cluster_sizes(labels: Run | Integer, ax: Axes | None = None) -> Axes:
-    """Draw how many samples each cluster has.
-
-    Parameters
-    ----------
-    labels : Run or (m,) int
-    ax : matplotlib.axes.Axes, optional
-    """
-    sizes = labels.sizes if isinstance(labels, Run) else np.bincount(labels)
+def cluster_sizes(run: Run, ax: Axes | None = None) -> Axes:
+    """Draw how many samples each cluster has."""
     ax = axis(ax, grid="x")
-    for cluster, n in enumerate(sizes):
+    for cluster, n in enumerate(run.sizes):
         ax.barh(cluster, n, 0.78, linewidth=1.2, **bar(cluster))
         text = ax.annotate(f"{n:,}", (n, cluster), (3, 0), textcoords="offset points", va="center", color=INK)
         text.set_fontsize("small")
     ax.margins(x=0.14)
-    _numbered(ax, len(sizes))
+    _numbered(ax, len(run.sizes))
     return titled(ax, "Cluster sizes", "samples", "cluster")
 
 
-def silhouettes(
-    run: Run, ax: Axes | None = None, *, precomputed: Silhouettes | None = None, labels: Integer | None = None
-) -> Axes:
+def silhouettes(run: Run, ax: Axes | None = None, *, precomputed: Silhouettes | None = None) -> Axes:
     """Draw each cluster's silhouettes, sorted, and their mean.
 
     Parameters
@@ -262,11 +253,9 @@ def silhouettes(
     ax : matplotlib.axes.Axes, optional
     precomputed : Silhouettes, optional
         The answer of `silhouette`, if it is computed already.
-    labels : (m,) int, optional
-        Instead of the run's.
     """
     run = shown(run)
-    labels = run.labels if labels is None else labels
+    labels = run.labels
     found = silhouette(points(run), labels) if precomputed is None else precomputed
     ax, count = axis(ax, grid="x"), int(labels.max()) + 1
     for cluster in range(count):

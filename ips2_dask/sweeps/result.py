@@ -6,7 +6,6 @@ import csv
 import dataclasses
 import io
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from ips2_dask.store.files import write_atomically
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.typing import Float64
 from ips2_dask.wording import count
 
 _FOLDER = "sweep"
@@ -56,25 +54,6 @@ class JudgeSettings(NamedTuple):
         """The settings and constants that the criteria depend on besides the run, as a point stores them."""
         resampled = {"share": SHARE, "starts": STARTS, "centres_from": CENTRES_FROM, "tol": RESAMPLED_TOL}
         return {**self._asdict(), **resampled, "silhouettes": SILHOUETTES, "version": VERSION}
-
-
-def ranks(values: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
-    """Rank of each point by each criterion, 1 for the best; equal ones share the mean of their ranks."""
-    return {
-        name: rankdata([-sign * round(criteria[name], DIGITS) for criteria in values], method="average")
-        for name, sign in CRITERIA.items()
-    }
-
-
-def order(values: Sequence[Mapping[str, float]], clusters: Sequence[int]) -> tuple[list[int], Float64]:
-    """Positions of the points from best to worst, and the mean rank of each point.
-
-    Of equal mean ranks the larger number of clusters comes first, then the earlier point: two clusters that are one
-    are told apart by neither criterion as well as by being found.
-    """
-    mean = np.mean(list(ranks(values).values()), axis=0)
-    positions = sorted(range(len(values)), key=lambda position: (mean[position], -clusters[position], position))
-    return positions, mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,11 +133,21 @@ class Sweep:
     def ranked(
         cls, store: ZarrStore, points: Sequence[Point], settings: JudgeSettings, name: str, shape: tuple[int, ...]
     ) -> Sweep:
-        """A sweep of these points, which get their ranks."""
-        positions, mean = order([point.criteria for point in points], [point.params.n_clusters for point in points])
+        """A sweep of these points, which get their ranks.
+
+        By each criterion equal points share the mean of their ranks. Of equal mean ranks the larger number of clusters
+        comes first, then the earlier point: two clusters that are one are told apart by neither criterion as well as
+        by being found.
+        """
+        ranks = [
+            rankdata([-sign * round(point.criteria[name], DIGITS) for point in points])
+            for name, sign in CRITERIA.items()
+        ]
+        mean = np.mean(ranks, axis=0)
+        best_first = sorted(range(len(points)), key=lambda at: (mean[at], -points[at].params.n_clusters, at))
         ranked = [
-            dataclasses.replace(points[position], rank=rank, mean_rank=float(mean[position]))
-            for rank, position in enumerate(positions, 1)
+            dataclasses.replace(points[at], rank=rank, mean_rank=float(mean[at]))
+            for rank, at in enumerate(best_first, 1)
         ]
         return cls(ranked, settings, name, (int(shape[0]), int(shape[1])), store)
 
@@ -176,14 +165,6 @@ class Sweep:
     def computed(self) -> dict[str, int]:
         """How often each stage was computed for all points together."""
         return {stage: len({point.stages[stage]["folder"] for point in self.points}) for stage in STAGES}
-
-    @property
-    def states(self) -> dict[str, dict[str, int]]:
-        """Number of points that each stage was ``computed`` for, and number that it was ``reused`` for."""
-        return {
-            stage: dict(Counter(point.stages[stage]["state"].removesuffix(" again") for point in self.points))
-            for stage in STAGES
-        }
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each point, best first."""

@@ -1,4 +1,4 @@
-"""``ips2 reproduce``: tasks are done once, and records, tables and figures are written in one call."""
+"""``ips2 bench reproduce``: pieces are done once, and records, tables and figures are written in one call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,104 +15,74 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.paper import experiments
 from ips2_dask.paper.data import VARIABLE
-from ips2_dask.paper.reproduce import FAMILIES, _commit, chosen, reproduce, tables
-from ips2_dask.paper.tasks import FIELDS, Results, Scope, Task, quick, record, run_tasks
+from ips2_dask.paper.reproduce import FAMILIES, chosen, reproduce, tables
+from ips2_dask.paper.work import FIELDS, Scope, Work, record
 
 DATA = os.environ.get(VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
 
 
 def squares(data: str | None, n: int, log: str) -> list[int]:
-    """A task's function that leaves a trace."""
+    """A piece that leaves a trace, and fails below zero."""
     with Path(log).open("a") as file:
-        file.write(f"squares {n} {os.getpid()}\n")
+        file.write(f"{n} {os.getpid()}\n")
+    if n < 0:
+        raise BadInput("this", "nothing", "something", "it would fail", "give something")
     return [i * i for i in range(n)]
 
 
-def total(data: str | None, numbers: dict[str, list[int]], log: str) -> dict[str, int]:
-    """One that comes after others."""
-    with Path(log).open("a") as file:
-        file.write(f"total 0 {os.getpid()}\n")
-    return {name: sum(values) for name, values in numbers.items()}
-
-
-def refuse(data: str | None) -> None:
-    """One that fails."""
-    raise BadInput("this", "nothing", "something", "it would fail", "give something")
-
-
-def chain(log: Path, n: int = 4) -> list[Task]:
-    first = [Task(f"squares/{i}", squares, {"n": i, "log": str(log)}) for i in (2, n)]
-
-    def arguments(results: Results) -> dict[str, Any]:
-        return {"numbers": {task.name: results[task.name] for task in first}, "log": str(log)}
-
-    return [Task("total", total, arguments, weight=9.0), *first]
-
-
-def run(tasks: list[Task], out: Path, jobs: int = 1) -> tuple[Results, list[str]]:
-    """The results, and the names of the tasks that were not there already."""
+def run(out: Path, *numbers: int, jobs: int = 1, **how: Any) -> tuple[dict[Any, Any], list[str]]:
+    """The results, and the names of the pieces that were not there already."""
     told: list[str] = []
-    found = run_tasks(tasks, out, None, jobs, told.append)
-    assert len(told) == len(found)
+    calls = {(str(n),): {"n": n, "log": str(out / "log")} for n in numbers}
+    found = Work(out, None, Scope(), jobs, told.append).each("squares", squares, calls, **how)
     return found, [line.split()[1] for line in told if "there already" not in line]
 
 
-def trace(log: Path) -> list[list[str]]:
-    return [line.split() for line in log.read_text().splitlines()]
+def trace(out: Path) -> list[list[str]]:
+    return [line.split() for line in (out / "log").read_text().splitlines()]
 
 
-def test_a_task_is_given_the_results_of_others_and_is_done_once(tmp_path: Path) -> None:
-    first, done = run(chain(tmp_path / "log"), tmp_path)
-    assert first["total"] == {"squares/2": 1, "squares/4": 14}
-    assert sorted(done) == ["squares/2", "squares/4", "total"]
-    again, done = run(chain(tmp_path / "log"), tmp_path)
-    assert again == first
-    assert done == []
-    assert len(trace(tmp_path / "log")) == 3
-
-
-def test_changed_arguments_are_done_again_with_all_that_comes_after_and_nothing_else(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    run(chain(log), tmp_path)
-    other = chain(log)
-    other[2] = other[2]._replace(arguments={"n": 5, "log": str(log)})
-    found, done = run(other, tmp_path)
-    assert found["total"]["squares/4"] == 30
-    assert sorted(done) == ["squares/4", "total"]
+def test_a_piece_is_done_once_and_other_arguments_are_done_beside_it(tmp_path: Path) -> None:
+    first, done = run(tmp_path, 2, 4)
+    assert first == {("2",): [0, 1], ("4",): [0, 1, 4, 9]}
+    assert sorted(done) == ["squares/2", "squares/4"]
+    assert run(tmp_path, 2, 4) == (first, [])
+    found, done = run(tmp_path, 5, 4)
+    assert list(found) == [("5",), ("4",)]
+    assert done == ["squares/5"]
+    assert len(trace(tmp_path)) == 3
 
 
 def test_other_code_does_all_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(chain(tmp_path / "log"), tmp_path)
-    monkeypatch.setattr("ips2_dask.paper.tasks._code_digest", lambda: "other")
-    assert len(run(chain(tmp_path / "log"), tmp_path)[1]) == 3
+    run(tmp_path, 2, 4)
+    monkeypatch.setattr("ips2_dask.paper.work._code_digest", lambda: "other")
+    assert len(run(tmp_path, 2, 4)[1]) == 2
 
 
 def test_a_torn_result_is_made_again(tmp_path: Path) -> None:
-    first, _ = run(chain(tmp_path / "log"), tmp_path)
+    first, _ = run(tmp_path, 2, 4)
     for file in tmp_path.rglob("output.pkl"):
         file.write_bytes(file.read_bytes()[:-3])
-    assert run(chain(tmp_path / "log"), tmp_path)[0] == first
-    assert len(trace(tmp_path / "log")) == 6
+    assert run(tmp_path, 2, 4)[0] == first
+    assert len(trace(tmp_path)) == 4
 
 
-def test_a_task_that_fails_leaves_the_others_done(tmp_path: Path) -> None:
+def test_a_piece_that_fails_leaves_the_others_done(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="give something"):
-        run([*chain(tmp_path / "log")[1:], Task("refuse", refuse, {}, weight=0.1)], tmp_path)
-    assert run(chain(tmp_path / "log"), tmp_path)[1] == ["total"]
+        run(tmp_path, 2, 4, -1)
+    assert run(tmp_path, 2, 4)[1] == []
 
 
 @pytest.mark.slow
-def test_two_processes_give_what_one_gives_and_what_measures_time_comes_last_in_this_one(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    points = [
-        Task(f"point/{f}", experiments.point, {"drawn": {"n_features": f}, "runs": 1, "seed": 3}) for f in (8, 12)
-    ]
-    timed = Task("timed", squares, {"n": 1, "log": str(log)}, timed=True, weight=99.0)
-    one, two = (run([timed, *points, *chain(log)], tmp_path / str(jobs), jobs)[0] for jobs in (1, 2))
+def test_two_processes_give_what_one_gives_and_what_measures_time_is_done_in_this_one(tmp_path: Path) -> None:
+    calls = {(str(f),): {"drawn": {"n_features": f}, "runs": 1, "seed": 3} for f in (8, 12)}
+    one, two = (Work(tmp_path / str(n), None, Scope(), n).each("point", experiments.point, calls) for n in (1, 2))
     assert one == two
-    assert trace(log)[-1] == ["squares", "1", str(os.getpid())]
-    assert len({pid for _, _, pid in trace(log)}) > 1  # the second time, others worked
+    run(tmp_path, 1, 2, 3, 4, jobs=2)
+    assert len({pid for _, pid in trace(tmp_path)} - {str(os.getpid())}) > 0
+    run(tmp_path, 5, 6, jobs=2, alone=True)
+    assert trace(tmp_path)[-2:] == [["5", str(os.getpid())], ["6", str(os.getpid())]]
 
 
 # families
@@ -130,19 +99,6 @@ def test_missing_data_are_refused_before_the_first_task(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"soybean-small\.data"):
         reproduce(tmp_path / "out", tmp_path, only=["similarities", "table2"], jobs=1)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_names_tasks_apart(name: str) -> None:
-    tasks = FAMILIES[name].tasks(Scope())
-    assert len(tasks) == len({task.name for task in tasks})
-
-
-def test_large_data_have_the_machine_for_themselves_but_in_the_quick_version() -> None:
-    for scope, timed in ((Scope(), True), (quick(), False)):
-        large = [one for one in FAMILIES["beyond"].tasks(scope) if one.name.split("/")[1] in experiments.LARGE]
-        assert len(large) == len(experiments.LARGE) * 6
-        assert {task.timed for task in large} == {timed}
 
 
 # the command
@@ -202,21 +158,6 @@ def test_without_matplotlib_nothing_is_computed(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "out").exists()
 
 
-def test_the_commit_of_a_checkout_is_told_and_none_of_another_folder(tmp_path: Path) -> None:
-    assert _commit(tmp_path) is None
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    found = _commit(package)
-    assert found is not None
-    assert re.fullmatch("[0-9a-f]{12}", found)
-    (package / "__init__.py").write_text("x = 1")
-    assert _commit(package) == found + "+"
-
-
 def test_tables_have_ours_beside_the_papers() -> None:
     records = [
         record("table2", "soybean", "SC", "acc", mean=0.78723, paper=0.787),
@@ -230,8 +171,7 @@ def test_tables_have_ours_beside_the_papers() -> None:
 @needs_data
 @pytest.mark.slow
 def test_all_parts_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "LARGE", ("digits",))  # the others take minutes
-    small: dict[str, Any] = {"repeats": 1, "large_runs": 1, "tunes_beyond": False, "starts": 1, "reading_draws": 2}
+    small: dict[str, Any] = {"repeats": 1, "starts": 1, "reading_draws": 2}
     monkeypatch.setattr("ips2_dask.paper.reproduce.quick", lambda seed: Scope(runs=1, budget=12, draws=2, **small))
     records = reproduce(tmp_path, DATA, brief=True, jobs=1)
     assert {re.sub(r"-(printed|grid|draws)$", "", one["experiment"]) for one in records} == {*FAMILIES} - {"readings"}
@@ -242,5 +182,5 @@ def test_all_parts_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     names = {"tensors", "similarities", "distributions", "heatmaps", "neighbors", "neighbors_time"}
     assert {file.stem for file in (tmp_path / "figures").iterdir()} == {*names, *experiments.POINTS}
     assert set(json.loads((tmp_path / "readings.json").read_text())) == {
-        *("starts", "figures", "printed", "later code", "samples", "grid", "draws")
+        *("starts", "figures", "printed", "later code", "grid", "draws")
     }

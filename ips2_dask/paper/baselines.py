@@ -1,0 +1,622 @@
+"""The methods that IPS2 is compared with, as scikit-learn estimators with one surface: SC, CAVE, SSC and HGC.
+
+They are dense where that is simple, for the paper's data sets of some hundred samples at most.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import Any, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.linalg import eigh, svd
+from scipy.optimize import lsq_linear
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
+from scipy.special import betaln, digamma, gammaln
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.cluster import KMeans
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import validate_data
+
+from ips2_dask.errors import BadInput, IPS2Warning
+from ips2_dask.paper.explicit import nearest
+from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Float64, Integer
+
+Affinity: TypeAlias = Any  # (m, m), Float64 or a scipy.sparse array
+
+ONE = 1 - 1e-10  # an eigenvalue from here on is 1: its vector belongs to a connected component
+
+
+def check_option(thing: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the allowed words."""
+    if not (isinstance(value, str) and value in allowed):
+        raise BadInput(thing, repr(value), " or ".join(map(repr, allowed)), "no method would be chosen", "take one")
+
+
+def check_count(
+    thing: str, value: object, low: int, high: float = np.inf, why: str = "nothing could be computed"
+) -> int:
+    """Return an integer of low..high, or refuse it, saying why."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high:
+        allowed = f"an integer of at least {low}" if np.isinf(high) else f"an integer from {low} to {int(high)}"
+        raise BadInput(thing, repr(value), allowed, why, f"give {thing} in that range")
+    return int(value)
+
+
+def check_positive(thing: str, value: object, high: float = np.inf) -> float:
+    """Return a number in (0, high], or refuse it."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and 0 < float(value) <= high and float(value) < np.inf):  # type: ignore[arg-type]
+        allowed = "a positive number" if np.isinf(high) else f"a number above 0 and up to {high:g}"
+        raise BadInput(thing, repr(value), allowed, "the result would mean nothing", f"give {thing} in that range")
+    return float(value)  # type: ignore[arg-type]
+
+
+def nearest_others(X: Float64, k: int) -> tuple[Integer, Float64]:
+    """The k nearest other samples of each, by (distance, id), and their distances, both (m, k)."""
+    D = cdist(X, X)
+    N = nearest(D, k + 1)[:, 1:]
+    return N, np.take_along_axis(D, N, axis=1)
+
+
+def bandwidth_of(X: Float64, rule: str | float) -> float:
+    """The Gaussian's bandwidth t: the mean or median distance over i < j, or the number given.
+
+    Where all samples are equal it is 1, so that their affinity is 1 and not 0 / 0.
+    """
+    if not isinstance(rule, str):
+        return check_positive("bandwidth", rule)
+    check_option("bandwidth", rule, ("mean", "median"))
+    D = cdist(X, X)
+    t = D.sum() / (D.size - len(D)) if rule == "mean" else np.median(D[np.triu_indices(len(D), 1)])
+    return float(t) if t > 0 else 1.0
+
+
+def gaussian(D: Float64, t: float) -> Float64:
+    """exp(-D^2 / 2t^2), written over D."""
+    np.square(D, out=D)
+    D /= -2 * t * t
+    return np.exp(D, out=D)
+
+
+def spectral_labels(W: Affinity, c: int, rng: np.random.RandomState) -> Integer:
+    """Labels (m,) of an affinity: ``embedding``, then k-means (k-means++, best of 10)."""
+    return np.asarray(KMeans(c, n_init=10, random_state=rng).fit(embedding(W, c)).labels_, dtype=np.intp)
+
+
+def embedding(W: Affinity, c: int) -> Float64 | sp.csr_array:
+    """Rows of length 1 from the c leading eigenvectors of D^-1/2 W D^-1/2, (m, c): Ng, Jordan, Weiss 2002.
+
+    Shi and Malik's normalised cut takes the same vectors times D^-1/2, which scales whole rows: once the rows have
+    length 1 the two are the same. A sample without any affinity is a component of its own. With r > c connected
+    components the leading c vectors are an arbitrary part of the eigenspace of 1, so all of it is taken, CSR (m, r):
+    the component that a sample is in. That is announced by an `IPS2Warning`. LAPACK solves, which suits the paper's
+    sizes.
+    """
+    d = np.asarray(W.sum(axis=1), dtype=np.float64).ravel()
+    lonely = d <= 0
+    scale = 1 / np.sqrt(np.where(lonely, 1, d))
+    L = (W if isinstance(W, np.ndarray) else W.toarray()) * scale[:, None] * scale
+    L[lonely, lonely] = 1
+    m = len(L)
+    values, vectors = eigh(L, subset_by_index=[max(m - c - 1, 0), m - 1], overwrite_a=True, check_finite=False)
+    if len(values) > c and values[0] >= ONE:
+        return _components_only(W, c)
+    V = np.asarray(vectors[:, -c:])
+    norm = np.linalg.norm(V, axis=1, keepdims=True)
+    return np.asarray(np.divide(V, norm, out=np.zeros_like(V), where=norm > 0))
+
+
+def _components_only(W: Affinity, c: int) -> sp.csr_array:
+    """One axis for each connected component, CSR (m, r), r > c."""
+    r, component = connected_components(W, directed=False)
+    text = f"the affinity falls into {r} components, more than the {c} clusters asked for: they alone decide the labels"
+    warnings.warn(text, IPS2Warning, stacklevel=5)  # where fit was called
+    m = len(component)
+    ends = np.arange(m + 1, dtype=np.int32)  # k-means refuses 64-bit indices
+    return sp.csr_array((np.ones(m), component.astype(np.int32), ends), shape=(m, r))
+
+
+class Baseline(ClusterMixin, BaseEstimator):
+    """What fitting has in common: checks, an affinity, and its spectral clustering; subclasses are data classes."""
+
+    n_clusters: int
+    random_state: int | np.random.RandomState | None
+
+    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+        """Cluster X (m, f); y is ignored. `BadInput` where a parameter is out of range."""
+        refuse_masked(X, "X")
+        data = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        self._cluster(data, check_random_state(self.random_state))
+        return self
+
+    def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
+        m = len(X)
+        c = check_count("n_clusters", self.n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
+        self.affinity_matrix_ = self._affinity(X)
+        self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
+
+    def _affinity(self, X: Float64) -> Affinity:
+        raise NotImplementedError
+
+
+@dataclass(eq=False, repr=False)
+class SC(Baseline):
+    """Spectral clustering: Gaussian affinity, normalised Laplacian, rows of length 1, k-means.
+
+    A = exp(-d_ij^2 / 2t^2), L = D^-1/2 A D^-1/2, its ``n_clusters`` leading eigenvectors as columns, each row scaled to
+    length 1, k-means on the rows (steps 1-6 of the paper's algorithm).
+
+    Attributes
+    ----------
+    labels_ : (m,) int
+    affinity_matrix_ : (m, m) array, CSR where ``heat-knn``
+    n_features_in_ : int
+    """
+
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    # gaussian: all pairs, dense. heat-knn: the same kernel where one of two samples is among the n_neighbors nearest
+    # others of the other, symmetric by maximum, zero diagonal, sparse
+    affinity: str = "gaussian"
+    bandwidth: str | float = "mean"  # t: the mean or median distance over i < j, or a number
+    n_neighbors: int = 5  # of heat-knn, the sample itself not counted
+    zero_diagonal: bool = True  # of gaussian: 0, as in the paper, or 1
+    random_state: int | np.random.RandomState | None = 0  # of k-means
+
+    def _affinity(self, X: Float64) -> Affinity:
+        check_option("affinity", self.affinity, ("gaussian", "heat-knn"))
+        if self.affinity == "heat-knn":
+            k = check_count("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
+            return _heat_knn(X, k, bandwidth_of(X, self.bandwidth))
+        W = gaussian(cdist(X, X), bandwidth_of(X, self.bandwidth))
+        np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
+        return W
+
+
+def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
+    """exp(-d_ij^2 / 2t^2) where j is among the k nearest others of i or the reverse, CSR (m, m), zero diagonal."""
+    N, d = nearest_others(X, k)
+    m = len(N)
+    graph = sp.csr_array((gaussian(d, t).ravel(), N.ravel(), np.arange(m + 1) * k), shape=(m, m))
+    return sp.csr_array(graph.maximum(graph.T))
+
+
+# CAVE: clique averaging of nearest-neighbour hyperedges, then normalised cut (Agarwal et al. 2005)
+
+AVERAGINGS = ("separate", "joint")
+
+
+@dataclass(eq=False, repr=False)
+class CAVE(Baseline):
+    """Clique averaging and normalised cut: a hypergraph, the graph that approximates it best, its partition.
+
+    Hyperedge e is a sample with its ``n_neighbors`` - 1 nearest others; its weight h_e is the mean Gaussian affinity
+    exp(-d_ij^2 / 2t^2) of its C(k, 2) pairs. Clique averaging looks for the graph whose edges reproduce the hyperedges
+    in least squares: each h_e is taken for a noisy average of the weights w_ij on the clique of e (the paper's
+    generalised mean with exponent 1). The graph is cut by the normalised cut: the leading generalised eigenvectors of
+    (W, D), rows scaled to length 1, k-means.
+
+    Attributes
+    ----------
+    labels_ : (m,) int
+    affinity_matrix_ : (m, m) CSR, the weights w_ij, zero diagonal
+    hyperedges_ : (m, k) int, the samples of each hyperedge, its own first
+    hyperedge_weights_ : (m,) float, h_e
+    n_features_in_ : int
+    """
+
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    n_neighbors: int = 5  # samples k of a hyperedge, its own sample counted, from 2 to m
+    # separate: w_ij = mean of h_e over the hyperedges that hold i and j, which minimises sum_e sum_{ij in e}
+    # (w_ij - h_e)^2 pair by pair. joint: minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, all pairs
+    # together; with fewer hyperedges than pairs the answer is not unique, and the smallest is taken where it lies
+    # within the bounds
+    averaging: str = "separate"
+    bandwidth: str | float = "mean"  # t, as of SC
+    random_state: int | np.random.RandomState | None = 0  # of k-means
+
+    def _affinity(self, X: Float64) -> sp.csr_array:
+        m = len(X)
+        check_option("averaging", self.averaging, AVERAGINGS)
+        k = check_count("n_neighbors", self.n_neighbors, 2, m, f"a hyperedge of {m} samples would have no pair or no k")
+        self.hyperedges_ = nearest(cdist(X, X), k)
+        self.hyperedge_weights_ = mean_affinities(X, self.hyperedges_, bandwidth_of(X, self.bandwidth))
+        average = average_separately if self.averaging == "separate" else average_jointly
+        return average(self.hyperedges_, self.hyperedge_weights_, m)
+
+
+def mean_affinities(X: Float64, hyperedges: Integer, t: float) -> Float64:
+    """h_e, the mean of exp(-d_ij^2 / 2t^2) over the pairs of each hyperedge (n, k), (n,)."""
+    i, j = np.triu_indices(hyperedges.shape[1], 1)
+    points = X[hyperedges]  # (n, k, f)
+    points -= points[:, :1]  # around the first sample, so that the products below keep the distances' digits
+    G = points @ points.transpose(0, 2, 1)  # (n, k, k)
+    square = np.einsum("nii->ni", G)
+    D = np.sqrt(np.maximum(square[:, i] + square[:, j] - 2 * G[:, i, j], 0))
+    return np.asarray(gaussian(D, t).mean(axis=1))
+
+
+def average_separately(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+    """w_ij = mean of h_e (n,) over the hyperedges (n, k) that hold i and j, CSR (m, m), symmetric, zero diagonal."""
+    n, k = hyperedges.shape
+    H = sp.csr_array((np.ones(n * k), hyperedges.ravel(), np.arange(n + 1) * k), shape=(n, m))
+    total, count = sp.csr_array(H.T @ (H * h[:, None])), sp.csr_array(H.T @ H)
+    for A in (total, count):
+        A.setdiag(0)
+        A.eliminate_zeros()
+    count.data = 1 / count.data
+    return sp.csr_array(total.multiply(count))
+
+
+def average_jointly(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+    """w that minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, CSR (m, m), symmetric, zero diagonal."""
+    i, j = np.triu_indices(hyperedges.shape[1], 1)
+    first, second = np.sort(np.stack([hyperedges[:, i], hyperedges[:, j]]), axis=0)  # (n, q) each
+    pairs, pair = np.unique((first * m + second).ravel(), return_inverse=True)
+    n, q = first.shape
+    G = sp.csr_array((np.full(n * q, 1 / q), pair.ravel(), np.arange(n + 1) * q), shape=(n, len(pairs)))
+    w = np.clip(lsq_linear(G, h, bounds=(0, 1), lsmr_tol=1e-12).x, 0, 1)
+    W = sp.csr_array((w, (pairs // m, pairs % m)), shape=(m, m))
+    W.eliminate_zeros()
+    return sp.csr_array(W + W.T)
+
+
+# SSC: sparse subspace clustering (Elhamifar, Vidal 2013), also by matching pursuit (You, Robinson, Vidal 2016)
+
+MOTION: dict[str, float | bool] = {"alpha": 800.0, "affine": True, "outliers": False, "keep": 0.7}
+"""The authors' settings for Hopkins 155."""
+
+FACES: dict[str, float | bool] = {"alpha": 20.0, "affine": False, "outliers": True, "keep": 1.0}
+"""The authors' settings for Extended Yale B."""
+
+ROUNDING = 1e-8  # products of unit vectors below this are taken for 0
+
+
+@dataclass(eq=False, repr=False)
+class SSC(Baseline):
+    """Sparse subspace clustering: each sample as a sparse combination of the others, then spectral clustering.
+
+    With samples as columns, Y = X', program (13) of the paper:
+
+        min |C|_1 + lambda_e |E|_1 + lambda_z / 2 |Y - YC - E|_F^2,  diag(C) = 0  (and 1'C = 1' where ``affine``),
+
+    lambda_z = alpha / mu_z, lambda_e = alpha_e / mu_e, mu_z = min_i max_{j != i} |y_i' y_j|, mu_e = min_i max_{j != i}
+    |y_j|_1 (14). Columns of C are divided by their largest |c|, W = |C| + |C|', and W is clustered (Algorithm 1). The
+    defaults are those of the authors' program; ``MOTION`` and ``FACES`` are what they used for their two experiments.
+
+    Departures: (1) the authors' program for outliers makes Y = YC + E exact; this is (13), with the noise term. (2) A
+    sample that is orthogonal to all others would make mu_z 0; it is left out of that minimum.
+
+    Attributes
+    ----------
+    labels_ : (m,) int
+    affinity_matrix_ : (m, m) array, CSR where ``omp``
+    coefficients_ : (m, m) array, CSR where ``omp``: C, its column i expresses sample i
+    n_iter_ : int
+    converged_ : bool
+    n_features_in_ : int
+    """
+
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    # admm: the program above, dense (m, m). omp: orthogonal matching pursuit on samples of length 1, sparse, for larger
+    # m; it has neither the affine constraint nor outliers
+    solver: str = "admm"
+    alpha: float = 20.0  # weight of the noise term, above 1; also ADMM's penalty (the authors' choice)
+    affine: bool = False  # whether the coefficients of a sample sum to 1: affine subspaces instead of linear ones
+    outliers: bool = False  # whether E is there; without it E = 0
+    alpha_e: float = 20.0  # weight of E, above 1
+    keep: float = 1.0  # share in (0, 1] of a column's |c|_1 kept in W, its largest coefficients (the authors' rho)
+    tol: float = 2e-4  # ADMM stops when no entry of C, E or the constraints moves or fails by more
+    max_iter: int = 200  # ADMM's limit; as published it is reached without a word, see converged_
+    n_nonzero: int = 10  # coefficients that omp gives a sample at most: the dimension expected of a subspace
+    omp_tol: float = 1e-6  # length of the residual, of 1, at which omp stops earlier
+    random_state: int | np.random.RandomState | None = 0  # of k-means
+
+    def _affinity(self, X: Float64) -> Affinity:
+        keep = check_positive("keep", self.keep, 1.0)
+        self.coefficients_, self.n_iter_, self.converged_ = self._express(X)
+        return affinity_of(self.coefficients_, keep)
+
+    def _express(self, X: Float64) -> Expression:
+        check_option("solver", self.solver, ("admm", "omp"))
+        if self.solver == "admm":
+            return self._express_by_admm(X)
+        if self.affine or self.outliers:
+            options = f"affine={self.affine}, outliers={self.outliers}"
+            raise BadInput("solver='omp'", options, "neither", "they would be ignored", "take solver='admm'")
+        n_nonzero = check_count("n_nonzero", self.n_nonzero, 1)
+        return express_by_omp(X, n_nonzero, check_positive("omp_tol", self.omp_tol, 1.0))
+
+    def _express_by_admm(self, X: Float64) -> Expression:
+        alpha = check_positive("alpha", self.alpha)
+        tol = check_positive("tol", self.tol)
+        max_iter = check_count("max_iter", self.max_iter, 1)
+        sizes = np.sort(np.abs(X).sum(axis=1))  # |y_j|_1; the minimum over i of the maximum over j != i is the second
+        lambda_e = check_positive("alpha_e", self.alpha_e) / _or_one(sizes[-2]) if self.outliers else None
+        return express_by_admm(X, alpha / coherence(X), lambda_e, alpha, bool(self.affine), tol, max_iter)
+
+
+class Expression(NamedTuple):
+    """C (m, m), the iterations it took, and whether the stopping rule was met."""
+
+    C: Affinity
+    n_iter: int
+    converged: bool
+
+
+def _or_one(x: np.floating) -> float:
+    """A scale of the data, or 1 where all of it is 0 and no scale matters."""
+    return float(x) if x > 0 else 1.0
+
+
+def coherence(X: Float64) -> float:
+    """mu_z = min_i max_{j != i} |x_i . x_j|, over the samples that are not orthogonal to all others (14)."""
+    G = np.abs(X @ X.T)
+    np.fill_diagonal(G, 0)
+    largest = G.max(axis=1)
+    return _or_one(largest[largest > ROUNDING * largest.max()].min(initial=largest.max()))
+
+
+def shrink(A: Float64, threshold: float) -> Float64:
+    """Soft thresholding T: sign(a) max(|a| - threshold, 0)."""
+    return A - np.clip(A, -threshold, threshold)
+
+
+def express_by_admm(
+    X: Float64, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
+) -> Expression:
+    """C (m, m), zero diagonal, of program (13) by the alternating direction method of multipliers (Algorithm 2).
+
+    Letters are the paper's: A the copy of C in the quadratic term, Delta and delta the multipliers of A = C - diag(C)
+    and 1'A = 1', rho the penalty of the splitting. With ``lambda_e`` None there is no E.
+    """
+    m = len(X)
+    Y = X.T  # (f, m)
+    solve = _ridge_solver(np.hstack([np.sqrt(lambda_z) * X, np.full((m, int(affine)), np.sqrt(rho))]), rho)
+    target = lambda_z * (X @ Y) + (rho if affine else 0)  # the part of the right side that does not move, (m, m)
+    C, A, Delta, delta, E = np.zeros((m, m)), np.zeros((m, m)), np.zeros((m, m)), np.zeros(m), np.zeros(Y.shape)
+    change_E = 0.0
+    for n_iter in range(1, max_iter + 1):
+        right = target + rho * C - Delta
+        if lambda_e is not None:
+            right -= lambda_z * (X @ E)
+        if affine:
+            right -= delta  # 1 delta': every row loses delta'
+        before, A = A, solve(right)
+        C = shrink(A + Delta / rho, 1 / rho)
+        np.fill_diagonal(C, 0)
+        if lambda_e is not None:
+            E_before, E = E, shrink(Y - Y @ A, lambda_e / lambda_z)
+            change_E = _largest(E - E_before)
+        gap, excess = A - C, A.sum(axis=0) - 1 if affine else np.zeros(m)
+        Delta += rho * gap
+        delta += rho * excess
+        if max(_largest(gap), _largest(excess), _largest(A - before), change_E) <= tol:
+            return Expression(C, n_iter, True)
+    return Expression(C, max_iter, False)
+
+
+def _largest(A: Float64) -> float:
+    return float(np.abs(A).max())
+
+
+def _ridge_solver(Z: Float64, rho: float) -> Callable[[Float64], Float64]:
+    """R -> (Z Z' + rho I)^-1 R for Z (m, q), by one singular value decomposition; in factors where that is cheaper."""
+    U, s, _ = svd(Z, full_matrices=False, check_finite=False)
+    shares = s**2 / (s**2 + rho)
+    if 2 * len(s) < len(Z):
+        return lambda R: (R - U @ (shares[:, None] * (U.T @ R))) / rho
+    inverse = (np.eye(len(Z)) - (U * shares) @ U.T) / rho
+    return lambda R: inverse @ R
+
+
+def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
+    """C by orthogonal matching pursuit (You, Robinson, Vidal 2016, Algorithm 1): greedy, all samples a step at a time.
+
+    Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew: at
+    most ``n_nonzero``, m - 1 and f of them (the paper's k_max), until the residual has the length ``tol`` (its
+    epsilon). Samples are scaled to length 1; a zero sample expresses nothing. C is CSR.
+    """
+    length = np.linalg.norm(X, axis=1, keepdims=True)
+    X = X / np.where(length > 0, length, 1)
+    m, f = X.shape
+    own, steps, residual = np.arange(m), min(n_nonzero, m - 1, f), X.copy()  # (m, f)
+    support = np.full((m, steps), own[:, None])  # a sample itself stands for "none": it is never taken
+    Q = np.zeros((m, steps, f))  # orthonormal rows that span the support, by Gram and Schmidt
+    for t in range(steps):
+        fit = np.abs(residual @ X.T)  # (m, m)
+        np.put_along_axis(fit, support, -1, axis=1)
+        best = fit.argmax(axis=1)
+        # An atom without any correlation lies in the span already, or across the residual: it could not help.
+        live = (np.linalg.norm(residual, axis=1) > tol) & (fit[own, best] > ROUNDING)
+        if not live.any():
+            break
+        support[live, t] = best[live]
+        q = X[best] * live[:, None]
+        for _ in range(2):  # twice is enough for orthogonality to rounding
+            q -= np.einsum("mtf,mt->mf", Q, np.einsum("mtf,mf->mt", Q, q))
+        Q[:, t] = q / np.where(live, np.linalg.norm(q, axis=1), 1)[:, None]
+        residual -= Q[:, t] * np.einsum("mf,mf->m", Q[:, t], residual)[:, None]
+    R = np.einsum("mtf,msf->mts", Q, X[support])  # (m, t, t) upper triangular
+    R[:, np.arange(steps), np.arange(steps)] += support == own[:, None]  # steps not taken: coefficient 0
+    coefficient = np.linalg.solve(R, np.einsum("mtf,mf->mt", Q, X)[..., None])[..., 0]
+    used = coefficient != 0
+    C = sp.csr_array((coefficient[used], (support[used], np.nonzero(used)[0])), shape=(m, m))
+    left = np.linalg.norm(residual, axis=1)
+    return Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
+
+
+def affinity_of(C: Affinity, keep: float = 1.0) -> Affinity:
+    """W = |C| + |C|' after each column of C was cut to its largest entries and divided by the largest (Algorithm 1).
+
+    Of each column the fewest largest |c| that hold the share ``keep`` of its sum stay; 1 keeps all. W is CSR where C
+    is sparse.
+    """
+    A = sp.csc_array(abs(C))
+    A.eliminate_zeros()
+    column = np.repeat(np.arange(A.shape[1]), np.diff(A.indptr))
+    order = np.lexsort((-A.data, column))
+    value, row = A.data[order], A.indices[order]
+    total = np.bincount(column, value, A.shape[1])
+    larger = np.cumsum(value) - value - (np.cumsum(total) - total)[column]  # what larger ones of the column hold
+    mask = larger < keep * total[column] if keep < 1 else np.ones(len(value), dtype=bool)
+    value /= value[A.indptr[column]]  # its column's largest stands first
+    cut = sp.csr_array((value[mask], (row[mask], column[mask])), shape=A.shape)
+    W = sp.csr_array(cut + cut.T)
+    return W.toarray() if isinstance(C, np.ndarray) else W
+
+
+# HGC: hypergraph communities by a Bayesian mixture and its variational solution (Vazquez 2009)
+
+
+@dataclass(eq=False, repr=False)
+class HGC(Baseline):
+    """Hypergraph communities: a mixture whose vertices of group g are in hyperedge j with probability theta_gj.
+
+    Vertex i has a hidden group g_i with probability pi_g; its incidence a_ij with hyperedge j is Bernoulli(theta_gj).
+    Priors: theta_gj ~ Beta(alpha, beta), pi ~ Dirichlet(gamma, ..., gamma). Variational Bayes maximises the evidence
+    lower bound over q(g) q(theta) q(pi) in turns; groups that explain nothing are left empty. The best of ``n_init``
+    random starts, by the bound, is kept. The defaults are the author's: priors 1e-6 (their non-informative limit),
+    random memberships to start from, stop at a relative change of 1e-6. That limit favours theta of exactly 0 or 1,
+    which a group of one vertex always has, so odd vertices may stand alone; flat priors (1, 1, 1) keep them in theirs.
+
+    Attributes
+    ----------
+    labels_ : (m,) int, the groups that are not empty, numbered from 0
+    membership_ : (m, n_clusters) float, q(g_i): posterior probabilities of the groups
+    affinity_matrix_ : (m, m) float, posterior probability of being in the same group
+    n_groups_ : int, groups that are not empty
+    elbo_ : float, evidence lower bound of the start that was kept
+    elbo_path_ : (n_iter_,) float, its way there, the random start first
+    n_iter_ : int
+    n_features_in_ : int
+    """
+
+    n_clusters: int = 8  # groups at most; superfluous ones stay empty
+    _: KW_ONLY
+    # knn: hyperedge j is sample j with its n_neighbors - 1 nearest others. knn-others: its n_neighbors nearest others,
+    # as the author reads a graph
+    incidence: str = "knn"
+    n_neighbors: int = 10  # samples of a hyperedge
+    alpha: float = 1e-6  # priors, positive
+    beta: float = 1e-6
+    gamma: float = 1e-6
+    n_init: int = 10  # random starts
+    tol: float = 1e-6  # relative change of the bound at which a start has converged
+    max_iter: int = 1000  # points of a start's way at most, the start itself counted
+    random_state: int | np.random.RandomState | None = 0  # of the starts
+
+    def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
+        check_option("incidence", self.incidence, ("knn", "knn-others"))
+        m, others = len(X), self.incidence == "knn-others"
+        why = f"{m} samples do not fill a hyperedge"
+        k = check_count("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
+        self._explain(knn_incidence(X, k, others), rng)
+
+    def _explain(self, A: sp.csr_array, rng: np.random.RandomState) -> None:
+        """Find the groups of an incidence (m, n) of 0 and 1, vertices in rows."""
+        K = check_count("n_clusters", self.n_clusters, 1)
+        n_init, max_iter = check_count("n_init", self.n_init, 1), check_count("max_iter", self.max_iter, 1)
+        tol = check_positive("tol", self.tol)
+        prior = Prior(*(check_positive(name, getattr(self, name)) for name in Prior._fields))
+        starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
+        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
+        self.membership_, self.elbo_path_ = best
+        self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
+        groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
+        self.n_groups_ = len(groups)
+
+    @property
+    def affinity_matrix_(self) -> Float64:
+        """Posterior probability that two samples are of one group, (m, m); computed when asked for."""
+        W = self.membership_ @ self.membership_.T
+        np.fill_diagonal(W, 1)
+        return np.asarray(W)
+
+
+def knn_incidence(X: Float64, k: int, others: bool = False) -> sp.csr_array:
+    """Hyperedge j is sample j with its k - 1 nearest others, or its k nearest others: CSR (m, m) of 0 and 1."""
+    m = len(X)
+    members = nearest_others(X, k)[0] if others else nearest(cdist(X, X), k)  # (m, k)
+    by_hyperedge = sp.csr_array((np.ones(members.size), members.ravel(), np.arange(m + 1) * k), shape=(m, m))
+    return sp.csr_array(by_hyperedge.T)
+
+
+class Prior(NamedTuple):
+    """Beta(alpha, beta) of each theta_gj and Dirichlet(gamma, ..., gamma) of pi."""
+
+    alpha: float
+    beta: float
+    gamma: float
+
+
+class Posterior(NamedTuple):
+    """q(theta_gj) = Beta(alpha_gj, beta_gj), both (K, n), and q(pi) = Dirichlet(gamma), (K,)."""
+
+    alpha: Float64
+    beta: Float64
+    gamma: Float64
+
+
+class Climb(NamedTuple):
+    """Memberships q (m, K) that a start arrived at, and the bound after each iteration."""
+
+    q: Float64
+    elbo: Float64
+
+
+def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> Climb:
+    """Coordinate ascent of the evidence lower bound, which never falls up to rounding, for an incidence A (m, n).
+
+    It begins with memberships ``start`` (m, K), positive, which are scaled to rows of sum 1.
+    """
+    q = start / start.sum(axis=1, keepdims=True)
+    posterior = posterior_of(A, q, prior)
+    path = [_elbo_of(q, posterior, prior)]
+    while len(path) < max_iter:
+        q = memberships(A, posterior)
+        posterior = posterior_of(A, q, prior)
+        path.append(_elbo_of(q, posterior, prior))
+        if abs(path[-1] - path[-2]) <= tol * (abs(path[-1]) + abs(path[-2])) / 2:
+            break
+    return Climb(q, np.array(path))
+
+
+def posterior_of(A: sp.csr_array, q: Float64, prior: Prior) -> Posterior:
+    """The best q(theta) and q(pi) for memberships q: prior counts plus expected counts."""
+    inside = np.asarray((A.T @ q).T)  # (K, n) expected vertices of group g in hyperedge j
+    size = q.sum(axis=0)  # (K,)
+    outside = np.maximum(size[:, None] - inside, 0)  # rounding must not make it negative
+    return Posterior(prior.alpha + inside, prior.beta + outside, prior.gamma + size)
+
+
+def memberships(A: sp.csr_array, posterior: Posterior) -> Float64:
+    """The best q(g) for q(theta) and q(pi), (m, K): softmax of E[log pi_g] + sum_j E[log Bernoulli(a_ij; theta_gj)]."""
+    alpha, beta, gamma = posterior
+    log_in, log_out = digamma(alpha), digamma(beta)  # both less digamma(alpha + beta), which cancels in the difference
+    constant = digamma(gamma) + (log_out - digamma(alpha + beta)).sum(axis=1)  # (K,)
+    score = A @ (log_in - log_out).T + constant
+    score -= score.max(axis=1, keepdims=True)
+    np.exp(score, out=score)
+    score /= score.sum(axis=1, keepdims=True)
+    return np.asarray(score)
+
+
+def _elbo_of(q: Float64, posterior: Posterior, prior: Prior) -> float:
+    """The bound on log p(A), where ``posterior`` is the best for q: the evidence given q, plus q's entropy."""
+    alpha, beta, gamma = posterior
+    entropy = -float(np.sum(q * np.log(np.where(q > 0, q, 1))))
+    theta = float(np.sum(betaln(alpha, beta) - betaln(prior.alpha, prior.beta)))
+    K = len(gamma)
+    pi = np.sum(gammaln(gamma)) - gammaln(np.sum(gamma)) - K * gammaln(prior.gamma) + gammaln(K * prior.gamma)
+    return entropy + theta + float(pi)
