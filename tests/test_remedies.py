@@ -31,7 +31,7 @@ from scipy.spatial.distance import cdist
 from sklearn.neighbors import kneighbors_graph
 from test_readers_remedies import CASES as READERS_CASES
 
-from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, metrics, open_run, run, sweep
+from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, open_run, run, sweep
 from ips2_dask.bench.cluster import setting
 from ips2_dask.cli.main import main
 from ips2_dask.cli.run import TableShape
@@ -1291,11 +1291,6 @@ CASES += [
         tuple(
             (lambda _, rule=rule: explicit.high_order_similarity(T, 2, rule=rule)) for rule in ("rms", "abs", "signed")
         ),
-    ),
-    Case(
-        "metrics.py: average: leave it out",
-        lambda _: metrics.nmi([0, 1], [0, 1], average="none"),
-        (lambda _: metrics.nmi([0, 1], [0, 1]),),
     ),
     Case(
         "paper/baselines/spectral.py: {}: take one",
