@@ -122,7 +122,6 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_clusters: int | str
     metric: str
     scale: str | None
-    max_clusters: int
     random_state: int | np.random.RandomState | None
     client: Client | None
     store: str | Path | None

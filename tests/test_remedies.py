@@ -272,7 +272,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "none", "assign_labels": "leiden"}),
     (f"{PARAMS}: n_eigenpairs: leave it out", {"tensor": "decomposable", "n_eigenpairs": 5}),
     (f"{PARAMS}: graph: leave graph out", {"X": D, "metric": "precomputed", "graph": "pynndescent"}),
-    (f"{PARAMS}: {{}}: leave {{}} out", {"partition_rows": 0}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or more", {"partition_rows": 0}),
     (LEAVE, {"tensor": "decomposable", "sigma": 2.0}),
     (LEAVE, {"method": "ppc", "fusion_weight": 0.2}),
     (LEAVE, {"embedding": "none", "n_components": 4}),
