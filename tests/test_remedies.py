@@ -815,7 +815,7 @@ CASES: list[Case] = [
         ("export {at}/run --to {out}.csv",),
     ),
     Case(
-        "runs/export.py: {}: give one of these",
+        "runs/export.py: {}: name the file with one of these endings",
         "predict {at}/run {at}/x.npy --out {out}.txt",
         tuple("predict {at}/run {at}/x.npy --out {out}" + ending for ending in (".csv", ".tsv", ".parquet", ".npy")),
     ),

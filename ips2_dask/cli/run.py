@@ -190,7 +190,7 @@ def predict_command(options: argparse.Namespace) -> int:
     table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
-        writer = stack.enter_context(prediction_writer(path))
+        write = stack.enter_context(prediction_writer(path, source.shape[0]))
         for prediction in finished.predictions(source, client=client):
             labels, certain = prediction.labels, prediction.probabilities
             columns: Columns = {} if names is None else {"sample": names[done : done + len(labels)]}
@@ -199,7 +199,7 @@ def predict_command(options: argparse.Namespace) -> int:
                 columns |= {f"p{c}": column for c, column in enumerate(certain.T)}
             if options.embedding:
                 columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(prediction).T)}
-            writer.write(columns)
+            write(columns)
             done += len(labels)
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
@@ -247,7 +247,16 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
 def plan_command(options: argparse.Namespace) -> int:
     """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
     params, resources = params_of(options), resources_of(options)
-    source = _planned_source(options)
+    nothing = "there would be nothing to plan"
+    if (options.input is None) == (options.shape is None):
+        found = "both an input and a shape" if options.shape else "neither an input nor a shape"
+        raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
+    if options.shape is None:
+        source: Shaped = open_source(options.input, **input_of(options))
+    elif match := re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape):
+        source = TableShape((int(match[1]), int(match[2])))
+    else:
+        raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
     plan = plan_run(source, params, resources)
     if options.out is not None and "://" not in options.out:
         text = disk_warning(plan, options.out)
@@ -259,20 +268,6 @@ def plan_command(options: argparse.Namespace) -> int:
     else:
         console.print_plan(plan, source, limits)
     return 0 if fits else 4
-
-
-def _planned_source(options: argparse.Namespace) -> Shaped:
-    """The input, or a table of the shape that ``--shape`` gives."""
-    nothing = "there would be nothing to plan"
-    if (options.input is None) == (options.shape is None):
-        found = "both an input and a shape" if options.shape else "neither an input nor a shape"
-        raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
-    if options.shape is None:
-        return open_source(options.input, **input_of(options))
-    match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
-    if match is None:
-        raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
-    return TableShape((int(match[1]), int(match[2])))
 
 
 # ---- sweep
