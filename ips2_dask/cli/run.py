@@ -82,10 +82,7 @@ def run_command(options: argparse.Namespace) -> int:
             **input_of(options),
             progress=options.stopping.guard(display),
             own_cluster=not options.serial,
-            similarity=options.similarity,
-            knn_graph=options.knn_graph,
-            fresh=options.fresh,
-            verify=options.verify,
+            **{name: getattr(options, name) for name in ("similarity", "knn_graph", "fresh", "verify")},
             performance_report=options.performance_report,
         )
     return _finish(finished, options)

@@ -1,4 +1,4 @@
-"""Dask clients of clusters: start the cluster of a config, wait for its workers, and close it with the block."""
+"""Dask clients of clusters: start the cluster of a config, wait for workers that suffice, close it with the block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -14,21 +15,25 @@ import dask
 import distributed
 from distributed import Client
 
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need
 from ips2_dask.clusters.config import MANAGERS, Config
 from ips2_dask.clusters.resources import config_of, expected_workers, settled
-from ips2_dask.clusters.waiting import Needed, wait_for_workers
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, Refused
 from ips2_dask.executors.base import Executor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.params import Resources
 from ips2_dask.plan.checks import keeps_limit
+from ips2_dask.plan.memory import USABLE
 
 MIN_PATIENCE = 60
 """Least seconds that an executor waits for lost workers to be replaced."""
 
 SHARED = "ips2.shared"
 """The key in Dask's configuration of a folder that this process and all workers reach, for runs without a store."""
+
+
+Needed = Callable[[int, int | None], int]
+"""The bytes that each of so many workers needs which may use so many bytes each, None without a limit."""
 
 
 def module_of(config: Config) -> ModuleType:
@@ -102,6 +107,56 @@ def with_least_workers(config: Config, needed_bytes: Needed) -> Config:
     if least is None or least == max(1, adaptive.minimum):
         return config
     return dataclasses.replace(config, adaptive=dataclasses.replace(adaptive, minimum=least))
+
+
+def wait_for_workers(client: Client, needed_bytes: Needed, n_workers: int | None, patience: float) -> int:
+    """Wait until the workers that are there could do the whole run, and return their number.
+
+    Parameters
+    ----------
+    client : Client
+    needed_bytes : callable
+        The bytes that each worker needs where so many of a limit share the run: `Plan.worker_bytes` of a plan for them.
+        Where block vectors are in chunks it falls with the number, so that the memory of all together must suffice.
+    n_workers : int, optional
+        Workers that were asked for: there will not be more. None where others start them, nobody knows how many.
+    patience : float
+        Seconds until they must be enough.
+
+    Raises
+    ------
+    BadInput
+        If they are still too few for the run after ``patience`` seconds.
+    Refused
+        If all that were asked for are there, and may use less memory than their plan needs.
+    """
+    end = time.monotonic() + patience
+    while True:
+        identity = client.scheduler_info(n_workers=0)  # without the state of each worker
+        n = int(identity["n_workers"])
+        limit = int(identity["total_memory"]) // max(n, 1) or None  # of each: those of a cluster are alike
+        needed = needed_bytes(n, limit) if n else 0
+        if n and keeps_limit(needed, limit, "worker"):
+            return n
+        if n_workers is not None and n >= max(1, n_workers):
+            raise Refused(
+                f"workers: each of the {n} may use {_gib(limit)}, {USABLE:g} of which a plan counts on, and needs "
+                f"{_gib(needed)}, so it would be killed. Remedy: give them more memory, or start more of them."
+            )
+        if time.monotonic() > end:
+            found = f"{n}{'' if n_workers is None else f' of {n_workers}'} workers after {patience:g} s"
+            found += f", which have {_gib(limit)} each where so few need {_gib(needed)}" if n else ""
+            allowed = "workers whose memory suffices"
+            allowed += f"; all together need {_gib(needed_bytes(n_workers, limit))} each" if n_workers else ""
+            remedy = (
+                "look at the jobs' logs and the queue, raise timeout or worker.memory, and run the same command again"
+            )
+            raise BadInput("timeout", found, allowed, "they would be killed in mid-run", remedy)
+        time.sleep(0.2)  # each look is a message of some hundred bytes
+
+
+def _gib(size: int | None) -> str:
+    return f"{(size or 0) / 2**30:.2f} GiB"
 
 
 @contextlib.contextmanager

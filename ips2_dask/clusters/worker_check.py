@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import shutil
 import socket
 import tempfile
 import uuid
-from typing import TypedDict
+from typing import Any
 
 from distributed import Client, get_worker
 
-from ips2_dask import __version__
 from ips2_dask.kernels.parallel import usable_cores
+from ips2_dask.runs.maintenance import versions
 from ips2_dask.store.files import open_files
 
-PACKAGES = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-"""Packages whose versions change the labels, or the protocol between processes."""
 
-
-class WorkerState(TypedDict):
-    """A worker as it sees itself; ``store`` and ``scratch_error`` say why it can't use them, or are None."""
-
-    host: str
-    versions: dict[str, str]
-    cores: int
-    threads: int
-    memory: int | None  # bytes
-    scratch: str
-    scratch_free: int | None  # bytes
-    scratch_error: str | None
-    store: str | None
-
-
-def versions() -> dict[str, str]:
-    """The versions of the packages in this process."""
-    installed = {"ips2_dask": __version__, "python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            installed[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            installed[name] = "missing"
-    return installed
-
-
-def _describe_worker(store: str | None, name: str) -> WorkerState:
-    """The host, versions, resources and access to a store of the worker that runs this task."""
+def _describe_worker(store: str | None, name: str) -> dict[str, Any]:
+    """The worker that runs this task, as it sees itself; ``store`` and ``scratch_error`` say why it can't use them."""
     worker = get_worker()
     free, fault = None, None
     try:
@@ -56,17 +26,17 @@ def _describe_worker(store: str | None, name: str) -> WorkerState:
         free = shutil.disk_usage(worker.local_directory).free
     except OSError as error:
         fault = str(error)
-    return WorkerState(
-        host=socket.gethostname(),
-        versions=versions(),
-        cores=usable_cores(),
-        threads=worker.state.nthreads,
-        memory=worker.memory_manager.memory_limit,
-        scratch=worker.local_directory,
-        scratch_free=free,
-        scratch_error=fault,
-        store=_store_fault(store, name) if store else None,
-    )
+    return {
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "cores": usable_cores(),
+        "threads": worker.state.nthreads,
+        "memory": worker.memory_manager.memory_limit,  # bytes, as scratch_free; None where nobody knows
+        "scratch": worker.local_directory,
+        "scratch_free": free,
+        "scratch_error": fault,
+        "store": _store_fault(store, name) if store else None,
+    }
 
 
 def _store_fault(store: str, name: str) -> str | None:
@@ -81,7 +51,7 @@ def _store_fault(store: str, name: str) -> str | None:
     return None
 
 
-def check_worker(client: Client, store: str | None = None) -> tuple[WorkerState, list[str]]:
+def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, Any], list[str]]:
     """Check one worker of a cluster.
 
     Parameters

@@ -146,15 +146,18 @@ def run(
     if store is None and (client is not None or own_cluster):
         folder = _TemporaryFolder()  # where workers meet
         store = folder.name
-    opened = _open_store(store, fresh)
-    _warn_of_disk(prepared, opened)
+    opened: Store = MemoryStore()
+    if store is not None:
+        opened = ZarrStore(store)
+        check_directory(opened, fresh)
+        _warn_of_disk(prepared, str(opened.location))
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor()
         if client is not None:
             executor = on_client(client, resources)
         elif own_cluster and (
             performance_report is not None
-            or _names_machines(resources)
+            or resources != Resources(partition_rows=resources.partition_rows, vectors=resources.vectors)  # machines
             or is_worth_a_cluster(MemoryStore() if fresh else opened, [prepared])
         ):
             executor = stack.enter_context(clusters.executor(resources, needed_bytes([prepared])))
@@ -186,12 +189,6 @@ def on_client(client: Client, resources: Resources) -> Executor:
     from ips2_dask.executors.dask import DaskExecutor  # noqa: PLC0415  it loads Dask, which takes half a second
 
     return DaskExecutor(client, resources.threads_per_worker)
-
-
-def _names_machines(resources: Resources) -> bool:
-    """Whether resources say anything about who computes, and not only about how the work is cut."""
-    cut = {name: getattr(resources, name) for name in ("partition_rows", "vectors")}
-    return resources != dataclasses.replace(Resources(), **cut)
 
 
 def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
@@ -232,19 +229,9 @@ class _TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
-def _warn_of_disk(prepared: Prepared, store: Store) -> None:
+def _warn_of_disk(prepared: Prepared, location: str) -> None:
     """Warn where a run directory that is not there yet would not fit on its disk."""
-    if store.location is None or "://" in store.location or Path(store.location).exists():
-        return
-    text = disk_warning(prepared.plan, store.location)
+    is_new = "://" not in location and not Path(location).exists()
+    text = disk_warning(prepared.plan, location) if is_new else None
     if text is not None:
         warnings.warn(text, IPS2Warning, stacklevel=3)
-
-
-def _open_store(store: str | Path | None, fresh: bool) -> Store:
-    """The store of a run: in memory, or a checked directory that is not made yet."""
-    if store is None:
-        return MemoryStore()
-    opened = ZarrStore(store)
-    check_directory(opened, fresh)
-    return opened

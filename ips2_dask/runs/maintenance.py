@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 import os
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ips2_dask import __version__
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.store import lock
 from ips2_dask.store.base import Store
@@ -142,6 +146,14 @@ def status(path: str | Path) -> dict[str, Any]:
     stages = [{f: done[name][f] for f in fields} if name in done else {"name": name, **undone} for name in STAGES]
     entries = ("input", "params", "versions", "created", "started", "finished")
     return {"directory": str(path), **{e: manifest[e] for e in entries}, "running": running, "stages": stages}
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of the packages that results, or what processes say to each other, depend on; looking takes a while."""
+    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
+    own = {"ips2_dask": __version__, "python": platform.python_version()}
+    return own | {name: importlib.metadata.version(name) for name in names}
 
 
 @dataclasses.dataclass
