@@ -77,13 +77,6 @@ def _bandwidth(name: str, value: Any) -> str | float:
     return value
 
 
-def _word(name: str, value: object, words: Sequence[str]) -> str:
-    if value not in words:
-        allowed = f"one of {', '.join(words)}"
-        raise BadInput(name, repr(value), allowed, "there would be no rule for it", "choose one of them")
-    return str(value)
-
-
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
 
@@ -123,7 +116,14 @@ def _between(default: float | None, low: float, high: float, why: str, *, closed
 
 def _one_of(default: str, *words: str) -> Any:
     """A field for some words, of which ``default`` is one."""
-    return _read(default, lambda name, value: _word(name, value, words), words)
+
+    def read(name: str, value: object) -> str:
+        if value not in words:
+            allowed = f"one of {', '.join(words)}"
+            raise BadInput(name, repr(value), allowed, "there would be no rule for it", "choose one of them")
+        return str(value)
+
+    return _read(default, read, words)
 
 
 def _check_each(record: Params | Resources) -> None:
@@ -332,11 +332,11 @@ class Params:
         return dataclasses.asdict(self)
 
 
-def documented(names: Collection[str]) -> str:
-    """The entries of the docstring of `Params` on some parameters, for the docstrings of those who take them too."""
-    section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0]
-    entries = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
-    return "".join(one for one in entries if {*one.partition(" :")[0].strip().split(", ")} & {*names}).rstrip() + "\n"
+def entries(names: Collection[str]) -> dict[str, str]:
+    """The entries of some parameters in the docstring of `Params`, for those who take them too; two may share one."""
+    section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0] + "\n"
+    found = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
+    return {name: one for one in found for name in one.partition(" :")[0].strip().split(", ") if name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -53,11 +53,12 @@ class _Shown(Progress):
 
     def advance(self, stage: str, done: int, total: int) -> None:
         task = self._task
-        if task.fields["first"] is not None:
+        if task.fields["first"] is not None or (task.total is None and not done):  # a bar pulses until one is done
             return
         if task.total is not None and (done < task.completed or total != task.total):  # another round of tasks
             self._bars.reset(task.id)
         self._bars.update(task.id, completed=done, total=total, text=f"{done:,} of {total:,}")
+        self._changed()
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         if "residual" not in facts or "tol" not in facts:
@@ -69,6 +70,10 @@ class _Shown(Progress):
         share = math.log(first / residual) / math.log(first / tol) if first > tol else 1.0
         text = f"residual {residual:.1e}, tolerance {tol:.0e}"
         self._bars.update(task.id, completed=min(max(share, 0.0), 1.0), total=1.0, text=text)
+        self._changed()
+
+    def _changed(self) -> None:
+        """Show what is new of the stage at work."""
 
 
 def in_words(task: Task) -> str:
@@ -99,18 +104,10 @@ class PlainProgress(_Shown):
         self._open(_numbered(stage))
         self._last_line = self._bars.get_time()
 
-    def advance(self, stage: str, done: int, total: int) -> None:
-        super().advance(stage, done, total)
-        self._go_on()
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        super().note(stage, facts)
-        self._go_on()
-
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         print(f"{_numbered(stage)} {REUSED if skipped else f'{seconds:.2f} s'}", file=sys.stderr, flush=True)
 
-    def _go_on(self) -> None:
+    def _changed(self) -> None:
         if self._bars.get_time() - self._last_line >= LINE_SECONDS:
             self._last_line = self._bars.get_time()
             print(f"{self._task.description} ... {in_words(self._task)}", file=sys.stderr, flush=True)
@@ -146,10 +143,6 @@ class LiveProgress(_Shown):
         if not self._task.fields["ended"]:  # the start is over
             self._finish(duration(self._bars.get_time() - self._task.fields["begun"]))
         self._open(_numbered(stage))
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        if done:  # the bar pulses until the first task is done
-            super().advance(stage, done, total)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         residual = "" if self._task.fields["first"] is None else self._task.fields["text"]

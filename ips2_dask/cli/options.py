@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
-from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, entries
 from ips2_dask.readers.features import HEADER, MISSING, MOST_CATEGORIES, USUAL, Features, TextFormat, split_list
 from ips2_dask.wording import option
 
@@ -69,29 +69,20 @@ TYPES: dict[str, dict[str, Any]] = {
 """How an option is read whose parameter in `Params` is of a type."""
 
 
-def _helps() -> dict[str, str]:
-    """The first sentence that the docstring of `Params` says on each of them: they are explained there alone."""
-    found: dict[str, str] = {}
-    for names, text in re.findall(
-        r"^    ([a-z_, ]+) : .*\n(?: {12}.*\n)*((?: {8}\S.*\n)*)", Params.__doc__ or "", re.M
-    ):
-        sentence = re.split(r"(?<!eq)\.\s", " ".join(text.split()) + " ")[0]
-        found |= dict.fromkeys(names.split(", "), sentence.replace("``", "").replace("%", "%%"))
-    return found
-
-
 def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """Add an option for each parameter of the method, except those in ``without``."""
+    """Add an option for each parameter of the method, except those in ``without``, as the docstring of it begins."""
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
-    helps = _helps()
+    explained = entries(Params.__dataclass_fields__)
     for name, field in Params.__dataclass_fields__.items():
         if name not in without:
+            text = " ".join(re.findall(r"^ {8}(\S.*)", explained[name], re.MULTILINE)) + " "
+            sentence = re.split(r"(?<!eq)\.\s", text)[0].strip().replace("``", "").replace("%", "%%")
             kind = str(field.type).removesuffix(" | None")
             extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else TYPES[kind]
             default = MAX_CLUSTERS if name == "max_clusters" else field.default
-            text = helps.get(name, "") + ("" if default is None else f" (default {default})")
-            group.add_argument(option(name), dest=name, default=None, help=text, **extra)
+            sentence += "" if default is None else f" (default {default})"
+            group.add_argument(option(name), dest=name, default=None, help=sentence, **extra)
 
 
 def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
