@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from ips2_dask.cli.console import print_check, print_jobs
-from ips2_dask.cli.options import JSON, SECURITY, add, input_of, params_of, resources_of
+from ips2_dask.cli.options import JSON, SECURITY, Part, add, add_all, input_of, params_of, resources_of
 from ips2_dask.clusters import jobs, tls
 from ips2_dask.clusters.config import MANAGERS, find, load
 from ips2_dask.clusters.connect import cluster, module_of
@@ -19,7 +19,7 @@ from ips2_dask.errors import BadInput
 JOB_HELP = "of `ips2 jobs submit` or `ips2 jobs list`, or an unmistakable beginning of it"
 
 
-def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add what ``ips2 cluster`` does, and its options."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="WHAT")
     text = "validate the config, and show what would be started"
@@ -72,7 +72,7 @@ def _certs(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
     """Add what ``ips2 jobs`` does, and its options; without a word it lists them."""
     as_json: dict[str, Any] = {"action": "store_true", "help": "one JSON array as the last line of standard output"}
     parser.add_argument("--json", **as_json)
@@ -98,9 +98,12 @@ def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    from ips2_dask.cli.run import add_run_arguments  # noqa: PLC0415  it loads every stage, and the others don't
+    from ips2_dask.cli.run import OPTIONS as OF_RUNS  # noqa: PLC0415  it loads every stage, and the others don't
 
-    add_run_arguments(parser)
+    add_all(parser, OF_RUNS["run"])
+
+
+OPTIONS: dict[str, tuple[Part, ...]] = {"cluster": (_add_cluster,), "jobs": (_add_jobs,)}
 
 
 def _submit(options: argparse.Namespace) -> int:

@@ -41,7 +41,7 @@ COMMANDS = {
 }
 """The file of each command in ``ips2_dask/cli``, and its help; one without help is not listed.
 
-For the command ``NAME`` the file has the functions ``add_NAME_arguments(parser)`` and ``NAME_command(options)``, which
+For the command ``NAME`` the file has the options, ``OPTIONS["NAME"]``, and a function ``NAME_command(options)`` that
 returns the exit status; where a command has words of its own, each sets its ``function``. A file is imported when one
 of its commands is called, so that no command waits for the imports of the others.
 """
@@ -92,9 +92,11 @@ def _parser() -> _Parser:
 
 def _fill(name: str, file: str, parser: argparse.ArgumentParser) -> None:
     """Give a command its options and its function."""
+    from ips2_dask.cli.options import add_all  # noqa: PLC0415  not for `ips2 --help` alone
+
     module = importlib.import_module(f"ips2_dask.cli.{file}")
     parser.set_defaults(function=getattr(module, f"{name}_command", None))
-    getattr(module, f"add_{name}_arguments")(parser)
+    add_all(parser, module.OPTIONS[name])
 
 
 def whole_parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -29,21 +29,37 @@ SECURITY = """
 """
 
 
-def add(parser: argparse._ActionsContainer, *lines: str) -> None:
+Part = str | Callable[[argparse.ArgumentParser], None]
+"""Some options of a command: a text for `add`, or a function that adds them."""
+
+
+def add(parser: argparse._ActionsContainer, *texts: str) -> None:
     """Add options and arguments, one a line: its name, what it takes, and after two blanks its help.
 
     One that takes nothing is a flag, one that takes ``N`` a whole number, lower-case words with ``|`` between them are
-    the choices, and one with ``!`` is required. A line without a name goes on with the help of the one before it.
+    the choices, one with ``!`` is required, and after ``=`` comes the default, which its help tells. A line without a
+    name goes on with the help of the one before it.
     """
-    for line in filter(None, re.sub(r"\n   +", " ", "\n".join(lines)).splitlines()):
+    for line in filter(None, re.sub(r"\n   +", " ", "\n".join(texts)).splitlines()):
         (name, _, takes), text = line.split("  ", 1)[0].partition(" "), line.split("  ", 1)[1]
+        takes, _, default = takes.partition("=")
         more: dict[str, Any] = {"metavar": takes.rstrip("!") or None}
         if "|" in takes and takes.islower():
             more = {"choices": takes.split("|")}
         elif name.startswith("--"):
             more = {**more, "required": takes.endswith("!")} if takes else {"action": "store_true"}
         more |= {"type": int} if takes == "N" else {}
-        parser.add_argument(name, help=text, **more)
+        more |= {"default": default} if default else {}
+        parser.add_argument(name, help=text + (f" (default {default})" if default else ""), **more)
+
+
+def add_all(parser: argparse.ArgumentParser, parts: Sequence[Part]) -> None:
+    """Add all options of a command."""
+    for part in parts:
+        if callable(part):
+            part(parser)
+        else:
+            add(parser, part)
 
 
 def _bandwidth(text: str) -> str | float:
@@ -97,11 +113,10 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
 --columns LIST  columns that are features (default: all)
 --drop-columns LIST  columns that are none
 --one-hot LIST  columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}
---missing {"|".join(MISSING)}  what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse
-    them (default), take the column's median, or drop the row, whose label is then -1
+--missing {"|".join(MISSING)}={MISSING[0]}  what is done about NaN, nulls and, in text files, empty fields, ?, NA and
+    such: refuse them, take the column's median, or drop the row, whose label is then -1
 """
     add(group, lines)
-    parser.set_defaults(missing=MISSING[0])
     add_text_format(parser)
 
 
@@ -140,10 +155,9 @@ def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
 --scratch DIR  folder for what workers spill
 """
     add(group, lines)
-    parser.set_defaults(partition_rows=None, vectors="auto")
     if cuts:
         add(group, "--partition-rows N  samples in a partition (default: by the shape)")
-        add(group, f"--vectors {'|'.join(CHOICES['vectors'])}  where block vectors live (default auto)")
+        add(group, f"--vectors {'|'.join(CHOICES['vectors'])}=auto  where block vectors live")
 
 
 def input_of(options: argparse.Namespace) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from ips2_dask.cli.options import (
     QUIET,
     SCORED,
     SIDE_INPUTS,
+    Part,
     add,
     add_cluster,
     add_input,
@@ -55,19 +56,108 @@ if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 run``."""
-    add_input(parser)
-    lines = """
+# ---- options
+
+
+SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
+"""Parameters whose values a sweep takes from its lists."""
+
+
+def _add_swept(parser: argparse.ArgumentParser) -> None:
+    """Add the options on what a sweep tries."""
+    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
+
+    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
+    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
+    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
+    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
+    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
+    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
+    add(group, f"--resamples N={RESAMPLES}  subsamples for stability")
+
+
+def _is_wheel() -> bool:
+    """Whether the packages are missing that a checkout alone has."""
+    return importlib.util.find_spec("ips2_dask.bench") is None
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
+    if _is_wheel():
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
+        return
+    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
+
+    add_benchmarks(parser, add_params, add_resources)
+    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    text = "the paper's experiments again, beside its printed figures"
+    paper = benchmarks.add_parser("reproduce", help=text, description=text)
+    lines = f"""
+--data DIR  data sets (default: the environment variable IPS2_DATA)
+--out DIR!  results; what an earlier call did is kept
+--quick  five runs and smaller grids, in minutes
+--jobs N  processes side by side (default: cores, up to 4)
+--seed N=0  of the first run
+{JSON}
+{QUIET}
+"""
+    add(paper, lines)
+    text = "some experiments, such as table2; may be repeated"
+    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
+
+
+OUTPUT = f"""
+{JSON}
+{QUIET}
+--log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
+--strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
+    asked for and no more components, no empty pair
+"""
+
+RUN = """
 --out DIR!  run directory; an earlier run is continued
 --fresh  take away what earlier runs left there, and start over
 --verify  read every byte of what is reused, and compute again what is damaged
 --performance-report FILE  Dask's own report of the run, an HTML file
 """
-    add(parser, SIDE_INPUTS, lines)
-    _add_output(parser)
-    add_params(parser)
-    add_resources(parser)
+
+PREDICT = f"""
+directory  directory of a finished run
+new  new samples: data file, file::dataset, folder or URL of a Zarr array
+--out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
+--proba  also the probability of each cluster
+--embedding  also the extended embedding
+--handle-unknown {"|".join(HANDLE_UNKNOWN)}={HANDLE_UNKNOWN[0]}  a category that the run has not seen: refuse it, or
+    make all features of its column 0
+{JSON}
+{QUIET}
+{SCORED}
+"""
+
+PLAN = """
+--shape MxF  samples x features, such as 1000000x64, in place of an input
+--out DIR  the run directory, whose disk's free space is compared
+--json  the whole plan as one JSON object, and no table
+"""
+
+SWEEP = f"""
+--out DIR!  run directory; an earlier sweep is continued
+--top N=10  points that are shown
+{JSON}
+{QUIET}
+"""
+
+OPTIONS: dict[str, tuple[Part, ...]] = {
+    "run": (add_input, SIDE_INPUTS, RUN, OUTPUT, add_params, add_resources),
+    "plan": (partial(add_input, optional=True), PLAN, add_params, add_resources),
+    "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
+    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, partial(add_params, without=SWEPT), add_resources),
+    "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
+    "bench": (_add_bench,),
+}
+
+
+# ---- run
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -88,14 +178,6 @@ def run_command(options: argparse.Namespace) -> int:
     return _finish(finished, options)
 
 
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 demo``."""
-    add(parser, "--out DIR  run directory (default: ips2-demo)")
-    parser.set_defaults(out="ips2-demo")
-    add_cluster(parser, serial=False)
-    _add_output(parser)
-
-
 def demo_command(options: argparse.Namespace) -> int:
     """Cluster scikit-learn's digits, on two processes of this machine unless a cluster is named."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  for this command alone
@@ -111,18 +193,6 @@ def demo_command(options: argparse.Namespace) -> int:
     if not (options.quiet or options.json or options.log_json == "-"):
         print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
     return status
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options that set what is printed of a run, and its exit status."""
-    lines = f"""
-{JSON}
-{QUIET}
---log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
---strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
-    asked for and no more components, no empty pair
-"""
-    add(parser, lines)
 
 
 def _finish(finished: Run, options: argparse.Namespace) -> int:
@@ -142,26 +212,6 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
 
 
 # ---- predict
-
-
-def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 predict``."""
-    lines = f"""
-directory  directory of a finished run
-new  new samples: data file, file::dataset, folder or URL of a Zarr array
---out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
---proba  also the probability of each cluster
---embedding  also the extended embedding
---handle-unknown {"|".join(HANDLE_UNKNOWN)}  a category that the run has not seen: refuse it (default), or make all
-    features of its column 0
-{JSON}
-{QUIET}
-{SCORED}
-"""
-    add(parser, lines)
-    parser.set_defaults(handle_unknown=HANDLE_UNKNOWN[0])
-    add_text_format(parser)
-    add_resources(parser, cuts=False)
 
 
 def predict_command(options: argparse.Namespace) -> int:
@@ -228,19 +278,6 @@ class TableShape:
     resident_bytes: int = 0
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 plan``."""
-    add_input(parser, optional=True)
-    lines = """
---shape MxF  samples x features, such as 1000000x64, in place of an input
---out DIR  the run directory, whose disk's free space is compared
---json  the whole plan as one JSON object, and no table
-"""
-    add(parser, lines)
-    add_params(parser)
-    add_resources(parser)
-
-
 def plan_command(options: argparse.Namespace) -> int:
     """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
     params, resources = params_of(options), resources_of(options)
@@ -268,29 +305,6 @@ def plan_command(options: argparse.Namespace) -> int:
 
 
 # ---- sweep
-
-
-SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
-"""Parameters whose values a sweep takes from its lists."""
-
-
-def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 sweep``."""
-    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
-
-    add_input(parser)
-    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
-    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
-    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
-    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
-    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
-    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
-    add(group, f"--resamples N  subsamples for stability (default {RESAMPLES})")
-    add(parser, "--out DIR!  run directory; an earlier sweep is continued")
-    add(parser, "--top N  points that are shown (default 10)", JSON, QUIET, SIDE_INPUTS)
-    parser.set_defaults(resamples=RESAMPLES, top=10)
-    add_params(parser, without=SWEPT)
-    add_resources(parser)
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -330,37 +344,6 @@ def _print_point(done: int, total: int, point: Point, found_there: bool) -> None
 
 
 # ---- bench: what only those need who work on the package
-
-
-def _is_wheel() -> bool:
-    """Whether the packages are missing that a checkout alone has."""
-    return importlib.util.find_spec("ips2_dask.bench") is None
-
-
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
-    if _is_wheel():
-        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
-        return
-    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
-
-    add_benchmarks(parser, add_params, add_resources)
-    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    text = "the paper's experiments again, beside its printed figures"
-    paper = benchmarks.add_parser("reproduce", help=text, description=text)
-    lines = f"""
---data DIR  data sets (default: the environment variable IPS2_DATA)
---out DIR!  results; what an earlier call did is kept
---quick  five runs and smaller grids, in minutes
---jobs N  processes side by side (default: cores, up to 4)
---seed N  of the first run (default 0)
-{JSON}
-{QUIET}
-"""
-    add(paper, lines)
-    text = "some experiments, such as table2; may be repeated"
-    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
-    paper.set_defaults(seed=0)
 
 
 def bench_command(options: argparse.Namespace) -> int:
