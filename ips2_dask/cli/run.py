@@ -40,7 +40,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, parse_bytes
-from ips2_dask.pipeline.prepare import Shaped, check_machines, memory_limits, plan_run
+from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
@@ -295,7 +295,7 @@ def plan_command(options: argparse.Namespace) -> int:
     if options.out is not None and "://" not in options.out:
         text = disk_warning(plan, options.out)
         plan = dataclasses.replace(plan, warnings=(*plan.warnings, *([text] if text else [])))
-    limits = memory_limits(resources)
+    limits = clusters.machines_of(resources).limits
     fits = keeps_limits(plan, *limits)
     if options.json:
         print(json.dumps(plan.document() | {"fits": fits}))

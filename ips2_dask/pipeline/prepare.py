@@ -162,7 +162,7 @@ class Prepared:
 
     def check(self) -> None:
         """Refuse what can't run, for want of memory or because of its side inputs, before anything is computed."""
-        check_memory(self.plan, *memory_limits(self.resources), self._saving)
+        check_memory(self.plan, *clusters.machines_of(self.resources).limits, self._saving)
         self.inputs.side_inputs(self.requested)
 
     def _saving(self) -> str | None:
@@ -179,7 +179,7 @@ class Prepared:
                 params = dataclasses.replace(self.requested, **({name: value} if of_params else {}))
                 resources = dataclasses.replace(self.resources, **({} if of_params else {name: value}))
                 other = plan_run(self.source, params, resources, knn_graph=self.inputs.knn_graph is not None)
-                if keeps_limits(other, *memory_limits(resources)):
+                if keeps_limits(other, *clusters.machines_of(resources).limits):
                     return f"{name}={value!r}"
         return None
 
@@ -244,11 +244,6 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     )
     check_entries(plan, params)
     return plan
-
-
-def memory_limits(resources: Resources) -> tuple[int | None, int | None, int | None]:
-    """Bytes that a worker, the driver and a scheduler of its own may use; None where nothing limits them."""
-    return clusters.machines_of(resources).limits
 
 
 # ---- options that would have no effect; one at its default is never refused

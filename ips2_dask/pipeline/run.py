@@ -19,8 +19,8 @@ from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.execution import execute
-from ips2_dask.pipeline.manifest import read_stage, versions
-from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, check_machines, open_inputs, plan_run, prepare
+from ips2_dask.pipeline.manifest import read_stage
+from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, check_machines, open_inputs, prepare
 from ips2_dask.plan.checks import disk_warning
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.progress import Progress
@@ -38,8 +38,6 @@ START_SECONDS = 3.0
 
 IN_CORE_STAGES = ("assemble", "eigen")
 """Stages that this process computes by itself where it holds the block vectors: a cluster would not help them."""
-
-__all__ = ["Progress", "Shaped", "plan_run", "run", "run_each", "versions"]
 
 
 def run(

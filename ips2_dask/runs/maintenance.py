@@ -94,7 +94,13 @@ def read_manifest(store: ZarrStore) -> Document:
     _check_format(store, manifest)
     if not whole:
         raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
-    _check_folders(store, manifest)
+    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
+    for folder in (*folders, *manifest["beside"].values()):
+        if not FOLDER.fullmatch(str(folder)):  # a stranger's may lead out of the directory
+            found, allowed = f"a manifest with the folder {folder!r}", "names of stages' folders"
+            why = "files that are no part of a run could be read or removed"
+            remedy = "do not use this directory: no run has written it so"
+            raise BadInput(f"{store.location}", found, allowed, why, remedy)
     return manifest
 
 
@@ -104,19 +110,6 @@ def check_there(store: Store) -> None:
         allowed = "the directory of the run, which was there when it was opened"
         remedy = "open it where it is now, with ips2_dask.open_run, or run it again"
         raise BadInput(f"{store.location}", "no run any more", allowed, "there would be nothing to read", remedy)
-
-
-def _check_folders(store: ZarrStore, manifest: Document) -> None:
-    """Refuse a manifest whose folders have names that no run gives; a stranger's may lead out of the directory."""
-    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
-    for folder in (*folders, *manifest["beside"].values()):
-        if not FOLDER.fullmatch(str(folder)):
-            found = f"a manifest with the folder {folder!r}"
-            allowed = "names of stages' folders"
-            why = "files that are no part of a run could be read or removed"
-            raise BadInput(
-                f"{store.location}", found, allowed, why, "do not use this directory: no run has written it so"
-            )
 
 
 def _check_format(store: ZarrStore, manifest: Document) -> None:
