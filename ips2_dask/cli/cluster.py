@@ -11,9 +11,8 @@ from ips2_dask.cli.console import print_check, print_jobs
 from ips2_dask.cli.options import JSON, SECURITY, Part, add, add_all, input_of, params_of, resources_of
 from ips2_dask.clusters import jobs, tls
 from ips2_dask.clusters.config import MANAGERS, find, load
-from ips2_dask.clusters.connect import cluster, module_of
+from ips2_dask.clusters.connect import check_worker, cluster, module_of
 from ips2_dask.clusters.resources import config_of, settled
-from ips2_dask.clusters.worker_check import check_worker
 from ips2_dask.errors import BadInput
 
 JOB_HELP = "of `ips2 jobs submit` or `ips2 jobs list`, or an unmistakable beginning of it"

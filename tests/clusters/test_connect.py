@@ -17,7 +17,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli.main import main
 from ips2_dask.clusters import local, workers
 from ips2_dask.clusters.config import load
-from ips2_dask.clusters.worker_check import check_worker
+from ips2_dask.clusters.connect import check_worker
 from ips2_dask.runs.maintenance import versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
