@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.workers import check_client
-from ips2_dask.params import MAX_CLUSTERS, Params, Resources, documented
+from ips2_dask.params import MAX_CLUSTERS, Params, Resources, entries
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import is_anndata, is_chunked, named_like, open_source
@@ -122,7 +122,6 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_clusters: int | str
     metric: str
     scale: str | None
-    max_clusters: int
     random_state: int | np.random.RandomState | None
     client: Client | None
     store: str | Path | None
@@ -309,8 +308,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         return self.run_.similarity(kind)
 
 
+_OWN = {"n_clusters", "max_clusters", "random_state"}  # those whose entries are not those of `Params`
 IPS2.__doc__ = (IPS2.__doc__ or "").replace(
-    "    (those of `Params`)\n", documented({*IPS2._get_param_names()} - {"n_clusters", "max_clusters", "random_state"})
+    "    (those of `Params`)\n", "".join(dict.fromkeys(entries({*IPS2._get_param_names()} - _OWN).values()))
 )
 
 

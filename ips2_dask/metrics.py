@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
 from scipy.stats import entropy
-from sklearn.metrics import adjusted_rand_score, mutual_info_score, normalized_mutual_info_score
+from sklearn.metrics import mutual_info_score
 
 from ips2_dask.errors import BadInput
 from ips2_dask.typing import Int64
-
-Average = Literal["arithmetic", "geometric", "max", "min"]
 
 
 def accuracy(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
@@ -40,44 +36,17 @@ def accuracy(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
     return float(table[rows, columns].sum() / table.sum())
 
 
-def purity(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
-    """The share of samples that belong to the largest class of their cluster; parameters as of `accuracy`."""
-    table = contingency(labels_true, labels_pred)
-    return float(table.max(axis=0).toarray().sum() / table.sum())
-
-
-def pairwise_f_score(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
-    """F-score: the harmonic mean of precision and recall over pairs of samples that share a cluster, or a class.
-
-    It is 1 where both partitions consist of single samples: no pair is wrong, and none is missing. Parameters as of
-    `accuracy`.
-    """
-    table = contingency(labels_true, labels_pred)
-    return _f_score(_pairs(table.data), _pairs(table.sum(axis=1)), _pairs(table.sum(axis=0)))
-
-
-def adjusted_rand(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
-    """ARI (Hubert and Arabie 1985), scikit-learn's; parameters as of `accuracy`. In [-.5, 1], 0 by chance."""
-    return float(adjusted_rand_score(*_both_codes(labels_true, labels_pred)))
-
-
-def nmi(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike, average: Average = "arithmetic") -> float:
-    """NMI: mutual information over a mean of the two entropies, scikit-learn's; parameters as of `accuracy`.
-
-    Parameters
-    ----------
-    average : {"arithmetic", "geometric", "max", "min"}
-        The mean that normalises.
-    """
-    if average not in ("arithmetic", "geometric", "max", "min"):
-        allowed = "'arithmetic', 'geometric', 'max' or 'min'"
-        raise BadInput("average", repr(average), allowed, "NMI would have no denominator", "leave it out")
-    codes = _both_codes(labels_true, labels_pred)
-    return float(normalized_mutual_info_score(*codes, average_method=average))
-
-
 def scores(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> dict[str, float]:
-    """All five, as ``acc, ari, fscore, nmi, purity``; parameters as of `accuracy`."""
+    """All five scores; parameters and errors as of `accuracy`.
+
+    Returns
+    -------
+    dict
+        ``acc`` (`accuracy`), ``ari`` (adjusted Rand index, Hubert and Arabie 1985), ``fscore`` (the harmonic mean of
+        precision and recall over pairs of samples that share a cluster, or a class; 1 where no pair does), ``nmi``
+        (mutual information over the mean of both entropies), ``purity`` (the share of samples that belong to the
+        largest class of their cluster).
+    """
     return scores_of_table(contingency(labels_true, labels_pred))
 
 
@@ -109,15 +78,10 @@ def scores_of_table(table: csr_array) -> dict[str, float]:
     return {
         "acc": float(dense[rows, columns].sum() / n),
         "ari": _adjusted_rand(together, classed, clustered, n * (n - 1) // 2),
-        "fscore": _f_score(together, classed, clustered),
+        "fscore": 2 * together / (clustered + classed) if clustered + classed else 1.0,
         "nmi": _nmi(counts, classes, clusters),
         "purity": float(dense.max(axis=0).sum() / n),
     }
-
-
-def _f_score(together: int, classed: int, clustered: int) -> float:
-    """F-score from numbers of pairs of samples: of one class and cluster, of one class, of one cluster."""
-    return 2 * together / (clustered + classed) if clustered + classed else 1.0
 
 
 def _adjusted_rand(together: int, classed: int, clustered: int, pairs: int) -> float:
@@ -142,22 +106,14 @@ def _nmi(counts: csr_array, classes: Int64, clusters: Int64) -> float:
 
 def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_array:
     """How many samples of each class are in each cluster, int64 (classes, clusters), both in sorted order."""
-    true, pred = _both_codes(labels_true, labels_pred)
+    true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
+    if len(true) != len(pred):
+        found, why = f"{len(pred)} labels for {len(true)} samples", "labels would be compared with others'"
+        raise BadInput("labels_pred", found, "one a sample", why, "pass both whole")
     shape = (int(true.max()) + 1, int(pred.max()) + 1)
     table = csr_array((np.ones(len(true), dtype=np.int64), (true, pred)), shape=shape)
     table.sum_duplicates()
     return table
-
-
-def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Int64, Int64]:
-    """Return both labellings as `_codes`, after checking that they are equally long."""
-    true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
-    if len(true) != len(pred):
-        problem = f"{len(pred)} labels for {len(true)} samples"
-        raise BadInput(
-            "labels_pred", problem, "one a sample", "labels would be compared with others'", "pass both whole"
-        )
-    return true, pred
 
 
 def _codes(labels: npt.ArrayLike, name: str) -> Int64:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -37,64 +37,10 @@ lambda_c+1 are all but equal, since either vector may be the c-th. See docs/meth
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "tensor": ("indecomposable", "decomposable"),
-    "metric": tuple(METRICS),
-    "affinity": ("heat-knn", "gaussian", "precomputed"),
-    "high_order": ("rms", "abs", "signed"),
-    "fusion": ("average", "normalized"),
-    "method": ("ips2", "ppc"),
-    "embedding": ("spectral", "none"),
-    "assign_labels": ("auto", "kmeans", "density", "leiden"),
-    "scale": ("none", "zscore", "minmax", "l2"),
-    "duplicates": ("merge", "keep"),
-    "operator": ("auto", "matrix-free", "triplets"),
-    "vectors": ("auto", "in-core", "chunked"),
-    "graph": ("auto", "exact", "shards", "pynndescent"),
-}
-"""The allowed values of every parameter whose value is a word."""
-
-WHY: dict[str, str] = {
-    "n_clusters": "there would be no cluster to put samples into",
-    "max_clusters": "there would be nothing to choose from",
-    "n_eigenpairs": "there would be nothing to share",
-    "n_components": "rows of a single column, scaled to length 1, would all be the same point",
-    "shards": "no shard would hold the samples",
-    "n_neighbors": "a neighbourhood would hold no pair, or so many that its block of some k^4 entries fits no memory",
-    "sigma": "every tensor entry would be 1, or grow with the distance",
-    "epsilon": "equal samples would divide by zero, or the tensor would not be the paper's (epsilon < 0.001)",
-    "fusion_weight": "the fused similarity would not lie between S and V",
-    "tol": "the solver would never stop, or stop at once",
-    "random_state": "no later run could be made to give the same labels",
-    "bandwidth": "the kernel exp(-d^2 / 2 t^2) would not be defined",
-    "resolution": "all samples would be one community",
-}
+# ---- how the value of an option is read
 
 
-_WHOLE: dict[str, tuple[int, int | None]] = {
-    "n_clusters": (1, None),
-    "n_neighbors": (2, MAX_NEIGHBORS),
-    "random_state": (0, None),
-    "max_clusters": (2, None),
-    "n_eigenpairs": (1, None),
-    "n_components": (2, None),
-    "shards": (1, None),
-}
-"""Whole numbers: the least and the largest."""
-
-_OPTIONAL = ("tol", "max_clusters", "n_eigenpairs", "n_components", "shards")
-
-_REAL = {
-    "sigma": (0.0, 1e30, False),
-    "epsilon": (1e-30, 1e-3, False),
-    "fusion_weight": (0.0, 1.0, True),
-    "resolution": (0.0, 1e30, False),
-    "tol": (0.0, 1.0, False),
-}
-"""Other numbers: between which they lie, and whether these are allowed themselves."""
-
-
-def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+def _whole(name: str, value: Any, low: int, high: int | None, why: str) -> int:
     """The whole number, from ``low`` to ``high``; of ``high`` samples there may be fewer, which the remedy says."""
     is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
     if is_whole and low <= int(value) and (high is None or int(value) <= high):
@@ -104,10 +50,10 @@ def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
         allowed += f" and at most {high}"
         if is_whole and int(value) > high:
             remedy = f"give {name}={high} or less, but no more than there are samples"
-    raise BadInput(name, repr(value), allowed, WHY[name], remedy)
+    raise BadInput(name, repr(value), allowed, why, remedy)
 
 
-def _real(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> float:
+def _real(name: str, value: Any, low: float, high: float, why: str, closed: bool) -> float:
     inside = False
     try:
         number = float(value)
@@ -118,15 +64,80 @@ def _real(name: str, value: Any, low: float, high: float, *, closed: bool = Fals
         between = f"a number from {low:g} to {high:g}" if closed else f"a number above {low:g}"
         if not closed and math.isfinite(high):
             between += f" and below {high:g}"
-        raise BadInput(name, repr(value), between, WHY[name], f"give {name} inside that range")
+        raise BadInput(name, repr(value), between, why, f"give {name} inside that range")
     return number
 
 
-def _choice(name: str, value: object) -> str:
-    if value not in CHOICES[name]:
-        allowed = ", ".join(CHOICES[name])
-        raise BadInput(name, repr(value), f"one of {allowed}", "there would be no rule for it", "choose one of them")
-    return str(value)
+def _bandwidth(name: str, value: Any) -> str | float:
+    why = "the kernel exp(-d^2 / 2 t^2) would not be defined"
+    if not isinstance(value, str):
+        return _real(name, value, 0.0, math.inf, why, False)
+    if value not in ("mean", "median"):
+        raise BadInput("bandwidth", repr(value), "mean, median or a number above 0", why, "give bandwidth='mean'")
+    return value
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | None:
+    """Number of bytes in a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
+
+    Raises
+    ------
+    BadInput
+        If the text is no size above zero.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", str(text).lower())
+    size = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 1 <= size < 2**63:
+        raise BadInput(
+            name, repr(text), "a size such as 4GiB or 512MB", "no limit could be kept", "give a number with a unit"
+        )
+    return int(size)
+
+
+def _read(default: Any, read: Callable[[str, Any], Any], words: Sequence[str] = ()) -> Any:
+    """A field whose value is what ``read(name, value)`` gives, or None where that is the default."""
+    return dataclasses.field(default=default, metadata={"read": read, "words": tuple(words)})
+
+
+def _number(default: int | None, low: int, high: int | None, why: str) -> Any:
+    """A field for whole numbers from ``low`` to ``high``; ``why`` says what would go wrong with others."""
+    return _read(default, lambda name, value: _whole(name, value, low, high, why))
+
+
+def _between(default: float | None, low: float, high: float, why: str, *, closed: bool = False) -> Any:
+    """A field for numbers between two others, which are allowed themselves if ``closed``."""
+    return _read(default, lambda name, value: _real(name, value, low, high, why, closed))
+
+
+def _one_of(default: str, *words: str) -> Any:
+    """A field for some words, of which ``default`` is one."""
+
+    def read(name: str, value: object) -> str:
+        if value not in words:
+            allowed = f"one of {', '.join(words)}"
+            raise BadInput(name, repr(value), allowed, "there would be no rule for it", "choose one of them")
+        return str(value)
+
+    return _read(default, read, words)
+
+
+def _check_each(record: Params | Resources) -> None:
+    """Read every value of a record, which is frozen."""
+    for field in dataclasses.fields(record):
+        value = getattr(record, field.name)
+        if "read" in field.metadata and not (value is None and field.default is None):
+            object.__setattr__(record, field.name, field.metadata["read"](field.name, value))
+
+
+# ---- the options
+
+
+ONE_COLUMN = "rows of a single column, scaled to length 1, would all be the same point"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,57 +228,45 @@ class Params:
         If a value is outside its range.
     """
 
-    n_clusters: int | Any = 8  # an int once the record is made: "auto" is spelt by ``max_clusters`` in it
-    n_neighbors: int = 5
-    sigma: float = 1.0
-    epsilon: float = 1e-4
-    tensor: str = "indecomposable"
-    metric: str = "euclidean"
-    affinity: str = "heat-knn"
-    bandwidth: str | float = "mean"
-    high_order: str = "rms"
-    fusion: str = "average"
-    fusion_weight: float = 0.5
-    method: str = "ips2"
-    embedding: str = "spectral"
-    assign_labels: str = "auto"
-    resolution: float = 1.0
-    scale: str = "none"
-    duplicates: str = "merge"
-    operator: str = "auto"
-    graph: str = "auto"
-    tol: float | None = None
-    random_state: int = 0
-    max_clusters: int | None = None
-    n_eigenpairs: int | None = None
-    n_components: int | None = None
-    shards: int | None = None
+    # an int once the record is made: "auto" is spelt by ``max_clusters`` in it
+    n_clusters: int | Any = _number(8, 1, None, "there would be no cluster to put samples into")  # noqa: RUF009
+    n_neighbors: int = _number(5, 2, MAX_NEIGHBORS, "neighbourhoods would hold no pair, or blocks beyond any memory")
+    sigma: float = _between(1.0, 0.0, 1e30, "every tensor entry would be 1, or grow with the distance")
+    epsilon: float = _between(1e-4, 1e-30, 1e-3, "equal samples would divide by zero, or it is not the paper's tensor")
+    tensor: str = _one_of("indecomposable", "indecomposable", "decomposable")
+    metric: str = _one_of("euclidean", *METRICS)
+    affinity: str = _one_of("heat-knn", "heat-knn", "gaussian", "precomputed")
+    bandwidth: str | float = _read("mean", _bandwidth)
+    high_order: str = _one_of("rms", "rms", "abs", "signed")
+    fusion: str = _one_of("average", "average", "normalized")
+    fusion_weight: float = _between(0.5, 0.0, 1.0, "the fused similarity would not lie between S and V", closed=True)
+    method: str = _one_of("ips2", "ips2", "ppc")
+    embedding: str = _one_of("spectral", "spectral", "none")
+    assign_labels: str = _one_of("auto", "auto", "kmeans", "density", "leiden")
+    resolution: float = _between(1.0, 0.0, 1e30, "all samples would be one community")
+    scale: str = _one_of("none", "none", "zscore", "minmax", "l2")
+    duplicates: str = _one_of("merge", "merge", "keep")
+    operator: str = _one_of("auto", "auto", "matrix-free", "triplets")
+    graph: str = _one_of("auto", "auto", "exact", "shards", "pynndescent")
+    tol: float | None = _between(None, 0.0, 1.0, "the solver would never stop, or stop at once")
+    random_state: int = _number(0, 0, None, "no later run could be made to give the same labels")
+    max_clusters: int | None = _number(None, 2, None, "there would be nothing to choose from")
+    n_eigenpairs: int | None = _number(None, 1, None, "there would be nothing to share")
+    n_components: int | None = _number(None, 1, None, ONE_COLUMN)
+    shards: int | None = _number(None, 1, None, "no shard would hold the samples")
 
     def __post_init__(self) -> None:
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
             object.__setattr__(self, "n_clusters", 2)
             if self.max_clusters is None:
                 object.__setattr__(self, "max_clusters", MAX_CLUSTERS)
-        least = 1 if self.n_clusters == 1 and self.max_clusters is None else 2
-        checked: dict[str, Any] = {name: _choice(name, getattr(self, name)) for name in CHOICES if hasattr(self, name)}
-        for name, (low, high) in _WHOLE.items():
-            if getattr(self, name) is not None or name not in _OPTIONAL:
-                checked[name] = _whole(name, getattr(self, name), least if name == "n_components" else low, high)
-        for name, (lowest, highest, closed) in _REAL.items():
-            if getattr(self, name) is not None or name not in _OPTIONAL:
-                checked[name] = _real(name, getattr(self, name), lowest, highest, closed=closed)
-        if isinstance(self.bandwidth, str):
-            if self.bandwidth not in ("mean", "median"):
-                allowed = "mean, median or a number above 0"
-                raise BadInput("bandwidth", repr(self.bandwidth), allowed, WHY["bandwidth"], "give bandwidth='mean'")
-        else:
-            checked["bandwidth"] = _real("bandwidth", self.bandwidth, 0.0, math.inf)
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        _check_each(self)
         self._check_together()
 
     def _check_together(self) -> None:
         """Refuse values that do not go with each other."""
+        if self.n_components is not None and (self.n_clusters > 1 or self.max_clusters is not None):
+            _whole("n_components", self.n_components, 2, None, ONE_COLUMN)
         by_sets, by_shares = self.metric == "jaccard", self.metric == "hellinger"
         if (by_shares and self.scale == "zscore") or (by_sets and self.scale in ("zscore", "minmax")):
             negative = "about half of all values would be negative, and have no square root"
@@ -333,33 +332,11 @@ class Params:
         return dataclasses.asdict(self)
 
 
-def documented(names: Collection[str]) -> str:
-    """The entries of the docstring of `Params` on some parameters, for the docstrings of those who take them too."""
-    section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0]
-    entries = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
-    return "".join(one for one in entries if {*one.partition(" :")[0].strip().split(", ")} & {*names}).rstrip() + "\n"
-
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | None:
-    """Number of bytes in a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
-
-    Raises
-    ------
-    BadInput
-        If the text is no size above zero.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", str(text).lower())
-    size = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 1 <= size < 2**63:
-        raise BadInput(
-            name, repr(text), "a size such as 4GiB or 512MB", "no limit could be kept", "give a number with a unit"
-        )
-    return int(size)
+def entries(names: Collection[str]) -> dict[str, str]:
+    """The entries of some parameters in the docstring of `Params`, for those who take them too; two may share one."""
+    section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0] + "\n"
+    found = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
+    return {name: one for one in found for name in one.partition(" :")[0].strip().split(", ") if name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -394,23 +371,25 @@ class Resources:
         Samples in a partition; None follows the shape of the data.
     """
 
-    n_workers: int | None = None
-    threads_per_worker: int = 1
-    memory_limit: int | str | None = None
+    n_workers: int | None = _number(None, 1, None, "nothing would do the work")
+    threads_per_worker: int = _number(1, 1, None, "nothing would do the work")
+    memory_limit: int | str | None = _read(None, lambda name, value: parse_bytes(value, name))
     scratch: str | None = None
     scheduler: str | None = None
     cluster: str | None = None
     tls: str | None = None
     insecure: bool = False
-    partition_rows: int | None = None
-    vectors: str = "auto"
+    partition_rows: int | None = _number(None, 1, None, "no partition would hold the samples")
+    vectors: str = _one_of("auto", "auto", "in-core", "chunked")
 
     def __post_init__(self) -> None:
-        _choice("vectors", self.vectors)
-        object.__setattr__(self, "memory_limit", parse_bytes(self.memory_limit))
-        for name in ("n_workers", "threads_per_worker", "partition_rows"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise BadInput(
-                    name, repr(value), "a whole number of at least 1", "nothing would do the work", f"leave {name} out"
-                )
+        _check_each(self)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    field.name: field.metadata["words"]
+    for record in (Params, Resources)
+    for field in dataclasses.fields(record)
+    if field.metadata.get("words")
+}
+"""The allowed values of every option whose value is a word."""

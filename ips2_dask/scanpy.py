@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -163,7 +163,8 @@ def ips2(
         with reading(str(file)), h5py.File(file, "r") as opened:  # which may have what the AnnData has no more
             stored = old_results(opened, "key_added", key_added, _other_key(key_added))
     source = open_anndata_source(adata, use_rep, layer)
-    use_rep = _representation(adata, use_rep, layer)
+    if layer is None and use_rep is None:  # by the name that scanpy has for what is clustered
+        use_rep = REPRESENTATION if REPRESENTATION in adata.obsm else "X"
     chosen, limit = Params(n_clusters=n_clusters, random_state=random_state, **params), parse_bytes(memory_limit)
     found = run(source, chosen, Resources(memory_limit=limit), store=store, client=client, **matrices)
     for text in found.report()["warnings"]:
@@ -186,13 +187,6 @@ def ips2(
         for key, value in values.items():
             getattr(adata, part)[key] = value
     return adata if copy else None
-
-
-def _representation(adata: Any, use_rep: str | None, layer: str | None) -> str | None:
-    """The matrix that is clustered, by the name that scanpy has for it: "X", or a key of obsm; None for a layer."""
-    if layer is not None or use_rep is not None:
-        return use_rep
-    return REPRESENTATION if REPRESENTATION in adata.obsm else "X"
 
 
 def _check_apart(key: str, use_rep: str | None, knn_graph: str | None, similarity: str | None) -> None:
@@ -302,33 +296,26 @@ def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
 def _write(path: Path, added: Added, old: Collection[str]) -> None:
     """Write what is added into an .h5ad, and take old results out of it; all of that, or nothing where it fails."""
     write_elem = _writer()
-    with _telling(path), partial_file(path) as partial:
-        shutil.copy(path, partial)
-        with h5py.File(partial, "r+") as file:
-            for place in old:
-                del file[place]
-            for part, values in added.items():
-                group = file.require_group(part)
-                for key, value in values.items():
-                    write_elem(
-                        group, key, value.array if part == "obs" and value.dtype == "category" else _plain(value)
-                    )
-            columns = [str(column) for column in file["obs"].attrs.get("column-order", [])]
-            columns = [column for column in columns if f"obs/{column}" not in old]
-            columns += [key for key in added["obs"] if key not in columns]
-            file["obs"].attrs["column-order"] = np.array(columns, h5py.string_dtype("utf-8"))
-
-
-@contextmanager
-def _telling(path: Path) -> Iterator[None]:
-    """Raise ``BadInput`` for a disk that is full or fails within a block."""
     try:
-        yield
+        with partial_file(path) as partial:
+            shutil.copy(path, partial)
+            with h5py.File(partial, "r+") as file:
+                for place in old:
+                    del file[place]
+                for part, values in added.items():
+                    group = file.require_group(part)
+                    for key, value in values.items():
+                        is_category = part == "obs" and value.dtype == "category"
+                        write_elem(group, key, value.array if is_category else _plain(value))
+                columns = [str(column) for column in file["obs"].attrs.get("column-order", [])]
+                columns = [column for column in columns if f"obs/{column}" not in old]
+                columns += [key for key in added["obs"] if key not in columns]
+                file["obs"].attrs["column-order"] = np.array(columns, h5py.string_dtype("utf-8"))
     except OSError as error:
         found = f"a file that can't be written ({error.strerror or error})"
-        allowed = "a place with room for a copy of it"
         why = "results would be written half; it stays as it was"
-        raise BadInput(str(path), found, allowed, why, "make room, or open it by backed='r'") from None
+        remedy = "make room, or open it by backed='r'"
+        raise BadInput(str(path), found, "a place with room for a copy of it", why, remedy) from None
 
 
 def _plain(value: Any) -> Any:

@@ -392,8 +392,7 @@ def test_rows_do_not_depend_on_how_many_there_are() -> None:
 @pytest.mark.slow
 def test_curved_gaussians_are_clustered_better_by_neighbors_than_by_means_and_perfectly_by_neither() -> None:
     from sklearn.cluster import KMeans, SpectralClustering  # noqa: PLC0415 - slow to import, and for this test only
-
-    from ips2_dask.metrics import nmi  # noqa: PLC0415
+    from sklearn.metrics import normalized_mutual_info_score as nmi  # noqa: PLC0415
 
     X, labels = curved_gaussians(2000)
     spectral = SpectralClustering(20, affinity="nearest_neighbors", n_neighbors=10, random_state=0).fit_predict(X)

@@ -31,16 +31,16 @@ from scipy.spatial.distance import cdist
 from sklearn.neighbors import kneighbors_graph
 from test_readers_remedies import CASES as READERS_CASES
 
-from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, metrics, open_run, run, sweep
+from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, open_run, run, sweep
 from ips2_dask.bench.cluster import setting
 from ips2_dask.cli.main import main
 from ips2_dask.cli.run import TableShape
-from ips2_dask.clusters import job_record as record
+from ips2_dask.clusters import jobs as record
+from ips2_dask.clusters import wait_for_workers
+from ips2_dask.clusters.config import load, shipped
 from ips2_dask.clusters.jobs import cancel
-from ips2_dask.clusters.loading import load, shipped
 from ips2_dask.clusters.resources import settled
 from ips2_dask.clusters.tls import security
-from ips2_dask.clusters.waiting import wait_for_workers
 from ips2_dask.clusters.workers import local_scratch
 from ips2_dask.datasets.manifold import curved_gaussians
 from ips2_dask.errors import Refused
@@ -272,7 +272,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "none", "assign_labels": "leiden"}),
     (f"{PARAMS}: n_eigenpairs: leave it out", {"tensor": "decomposable", "n_eigenpairs": 5}),
     (f"{PARAMS}: graph: leave graph out", {"X": D, "metric": "precomputed", "graph": "pynndescent"}),
-    (f"{PARAMS}: {{}}: leave {{}} out", {"partition_rows": 0}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or more", {"partition_rows": 0}),
     (LEAVE, {"tensor": "decomposable", "sigma": 2.0}),
     (LEAVE, {"method": "ppc", "fusion_weight": 0.2}),
     (LEAVE, {"embedding": "none", "n_components": 4}),
@@ -816,7 +816,7 @@ CASES: list[Case] = [
         ("export {at}/run --to {out}.csv",),
     ),
     Case(
-        "runs/export.py: {}: give one of these",
+        "runs/export.py: {}: name the file with one of these endings",
         "predict {at}/run {at}/x.npy --out {out}.txt",
         tuple("predict {at}/run {at}/x.npy --out {out}" + ending for ending in (".csv", ".tsv", ".parquet", ".npy")),
     ),
@@ -1002,46 +1002,46 @@ def nobody_answers(line: str) -> Callable[[Desk], Any]:
     return step
 
 
-CHECK, LOAD, BENCH = "clusters/checks.py", "clusters/loading.py", "bench/command.py"
+LOAD, BENCH = "clusters/config.py", "bench/command.py"
 LOCAL, SLURM = "manager: local\n", "manager: slurm\nworker: {memory: 4GiB}\n"
 
 CASES += [
     Case(
-        f"{CHECK}: {{}}: give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's "
+        f"{LOAD}: {{}}: give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's "
         "agent, Kubernetes' secrets; or the environment of the command",
         config(LOCAL + "worker: {environment: {AWS_SECRET_ACCESS_KEY: x}}"),
         (config(LOCAL),),
     ),
-    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "workers: many"), (config(LOCAL + "workers: 1"),)),
-    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"), (config(LOCAL + "bind: {port: 1}"),)),
+    Case(f"{LOAD}: {{}}: {{}}", config(LOCAL + "workers: many"), (config(LOCAL + "workers: 1"),)),
+    Case(f"{LOAD}: {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"), (config(LOCAL + "bind: {port: 1}"),)),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         lambda _: load({**POD, "kubernetes": {"idle_timeout": 3}}),
         (lambda _: load({**POD, "kubernetes": {"idle_timeout": 0}}),),
     ),
-    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "insecure: 'true'"), (config(LOCAL + "insecure: true"),)),
+    Case(f"{LOAD}: {{}}: {{}}", config(LOCAL + "insecure: 'true'"), (config(LOCAL + "insecure: true"),)),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         config(LOCAL + "worker: {preload: json}"),
         (config(LOCAL + 'worker: {preload: ["json", "csv"]}'),),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         lambda _: load({"manager": "ssh", "ssh": {"hosts": []}}),
         (lambda _: load({"manager": "ssh", "ssh": {"hosts": ["node1", "node2"]}}),),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         config(LOCAL + "worker: {environment: A=1}"),
         (config(LOCAL + 'worker: {environment: {NAME: "value"}}'),),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         lambda _: load({"manager": "gateway", "gateway": {"options": 3}}),
         (lambda _: load({"manager": "gateway", "gateway": {"options": {"name": "value"}}}),),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         lambda _: load({"manager": "gateway", "gateway": {"auth": "none"}}),
         tuple(
             (lambda _, auth=auth: load({"manager": "gateway", "gateway": {"auth": auth}}))
@@ -1049,12 +1049,12 @@ CASES += [
         ),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         config(LOCAL + "bind: {dashboard: here}"),
         (config(LOCAL + "bind: {dashboard: '127.0.0.1:0'}"),),
     ),
     Case(
-        f"{CHECK}: {{}}: {{}}",
+        f"{LOAD}: {{}}: {{}}",
         lambda _: load({"manager": "scheduler", "scheduler": {"address": "host"}}),
         (lambda _: load({"manager": "scheduler", "scheduler": {"address": "tls://HOST:8786"}}),),
     ),
@@ -1090,11 +1090,11 @@ CASES += [
         (lambda desk: elsewhere(desk, socket.gethostname()),),
     ),
     Case(
-        "clusters/job_record.py: IPS2_STATE: set {} to another folder",
+        "clusters/jobs.py: IPS2_STATE: set {} to another folder",
         state_at(lambda desk: desk.file("state.txt", ""), lambda: record.new("local", ["run"], "out")),
         (state_at(lambda desk: desk.out, lambda: record.new("local", ["run"], "out")),),
     ),
-    Case("clusters/job_record.py: job: look at `ips2 jobs list`", "jobs cancel nothing", (found_first,)),
+    Case("clusters/jobs.py: job: look at `ips2 jobs list`", "jobs cancel nothing", (found_first,)),
     Case(f"{LOAD}: cluster: give {{}}", "cluster check locl", ("cluster check local",)),
     Case(
         f"{LOAD}: cluster: copy one from cluster_configs and give its path",
@@ -1118,22 +1118,15 @@ CASES += [
         config(LOCAL + "worker: 3"),
         (config(LOCAL + "worker:\n  threads: 3"),),
     ),
-    Case(
-        f"{LOAD}: {{}}: write {{}} (nested keys stand below their section)",
-        config(LOCAL + "threads: 2"),
-        (config(LOCAL + "worker: {threads: 2}"),),
+    *(
+        Case(f"{LOAD}: {{}}{{}}: write {{}}", config(LOCAL + wrong), (config(LOCAL + right),))
+        for wrong, right in {
+            "threads: 2": "worker: {threads: 2}",
+            "worker: {thread: 2}": "worker: {threads: 2}",
+            "worker: {workers: 2}": "workers: 2",
+        }.items()
     ),
-    Case(
-        f"{LOAD}: {{}}: write {{}}{{}}",
-        config(LOCAL + "worker: {thread: 2}"),
-        (config(LOCAL + "worker: {threads: 2}"),),
-    ),
-    Case(
-        f"{LOAD}: {{}}: write {{}} (nested keys stand below their section)",
-        config(LOCAL + "worker: {workers: 2}"),
-        (config(LOCAL + "workers: 2"),),
-    ),
-    Case(f"{LOAD}: {{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
+    Case(f"{LOAD}: {{}}{{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
     Case(
         "clusters/scheduler.py: scheduler: start `dask scheduler`, or leave the option out",
         "run {at}/x.npy --clusters 3 --out {out} --quiet --scheduler tcp://127.0.0.1:1",
@@ -1168,7 +1161,7 @@ CASES += [
         ),
     ),
     Case(
-        "clusters/waiting.py: timeout: look at the jobs' logs and the queue, raise timeout or worker.memory, and run "
+        "clusters/connect.py: timeout: look at the jobs' logs and the queue, raise timeout or worker.memory, and run "
         "the same command again",
         waited,
         (lambda desk: waited(desk, each=2 << 30),),
@@ -1292,11 +1285,6 @@ CASES += [
         tuple(
             (lambda _, rule=rule: explicit.high_order_similarity(T, 2, rule=rule)) for rule in ("rms", "abs", "signed")
         ),
-    ),
-    Case(
-        "metrics.py: average: leave it out",
-        lambda _: metrics.nmi([0, 1], [0, 1], average="none"),
-        (lambda _: metrics.nmi([0, 1], [0, 1]),),
     ),
     Case(
         "paper/baselines.py: {}: take one",
@@ -1442,8 +1430,7 @@ EXCUSED: dict[str, str] = {
     "paper/reproduce.py: --jobs: give --jobs 1": OF_HOURS,
     "paper/reproduce.py: --seed: give --seed 0": OF_HOURS,
     "paper/reproduce.py: --out: give another --out": OF_HOURS,
-    "clusters/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
-    "clusters/batch.py: job: look at `ips2 jobs list`": OF_A_SERVER,
+    "clusters/jobs.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
     "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
     "readers/dask_collections.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",
@@ -1457,7 +1444,7 @@ EXCUSED: dict[str, str] = {
     "clusters/local.py: {}: put if __name__ == '__main__': before that line and indent what follows": OF_CALLERS,
     "clusters/local.py: {}: write it into a file, with a main guard": OF_CALLERS,
     "executors/failures.py: {} for {} s: {}": "tests/executors/test_failures.py goes on when there are other workers",
-    "clusters/loading.py: {}: {}: {}": "hands on the remedy of another error",
+    "clusters/config.py: {}: {}: {}": "hands on the remedy of another error",
     "paper/data.py: {}: fetch it by other means and put it at {}": "needs a network",
     "pipeline/execution.py: {}: run it again, which continues, with a larger memory_limit, a smaller n_workers or "
     "a smaller partition_rows": "tests/store/test_store_failure.py kills the workers, and continues",

@@ -1,25 +1,24 @@
-"""Commands on clusters: ``ips2 cluster check`` and ``certs``, and ``ips2 jobs submit``, ``list``, ``logs``, ``cancel``.
-
-Only ``check`` and ``submit`` wait for the imports of Numba and Dask.
-"""
+"""Commands on clusters: ``ips2 cluster check``, ``certs``, and ``ips2 jobs submit``, ``list``, ``logs``, ``cancel``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ips2_dask.cli.options import JSON, SECURITY, add
+from ips2_dask.cli.console import print_check, print_jobs
+from ips2_dask.cli.options import JSON, SECURITY, Part, add, add_all, input_of, params_of, resources_of
 from ips2_dask.clusters import jobs, tls
-from ips2_dask.clusters.config import MANAGERS
+from ips2_dask.clusters.config import MANAGERS, find, load
+from ips2_dask.clusters.connect import check_worker, cluster, module_of
+from ips2_dask.clusters.resources import config_of, settled
 from ips2_dask.errors import BadInput
 
 JOB_HELP = "of `ips2 jobs submit` or `ips2 jobs list`, or an unmistakable beginning of it"
 
 
-def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
     """Add what ``ips2 cluster`` does, and its options."""
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="WHAT")
     text = "validate the config, and show what would be started"
@@ -31,26 +30,15 @@ config FILE|NAME  YAML file of a cluster, or a shipped one such as slurm
 --workers N  worker processes, instead of what the config says
 """
     add(check, lines, SECURITY, JSON)
-    check.set_defaults(verb=_check)
+    check.set_defaults(function=_check)
     text = "make certificates for a cluster (TLS), and print the paths of their files"
     certs = verbs.add_parser("certs", help=text, description=text)
     add(certs, "directory DIR  a new folder; the shipped configs use ~/.config/ips2_dask/tls")
-    certs.set_defaults(verb=_certs)
-
-
-def cluster_command(options: argparse.Namespace) -> int:
-    """Check a config or make certificates."""
-    return int(options.verb(options))
+    certs.set_defaults(function=_certs)
 
 
 def _check(options: argparse.Namespace) -> int:
     """Show what a config would start; the exit status is 1 if ``--start`` finds a worker that could not do a run."""
-    from ips2_dask.cli.console import print_check  # noqa: PLC0415  it loads SciPy and Numba
-    from ips2_dask.clusters.connect import cluster, module_of  # noqa: PLC0415  the same
-    from ips2_dask.clusters.loading import find, load  # noqa: PLC0415  the same
-    from ips2_dask.clusters.resources import settled  # noqa: PLC0415  the same
-    from ips2_dask.clusters.worker_check import check_worker  # noqa: PLC0415  the same
-
     if options.store is not None and not options.start:
         found, why = f"{options.store} without --start", "no worker would look whether it reaches it"
         raise BadInput("--store", found, "--store with --start", why, "add --start, or leave --store out")
@@ -83,11 +71,11 @@ def _certs(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
     """Add what ``ips2 jobs`` does, and its options; without a word it lists them."""
     as_json: dict[str, Any] = {"action": "store_true", "help": "one JSON array as the last line of standard output"}
     parser.add_argument("--json", **as_json)
-    parser.set_defaults(verb=_list)
+    parser.set_defaults(function=_list)
     verbs = parser.add_subparsers(metavar="WHAT")
     whats = {
         _submit: "hand a whole run over to a cluster, and return at once; options as of `ips2 run`",
@@ -99,7 +87,7 @@ def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
         name = function.__name__.removeprefix("_")
         lazily: dict[str, Any] = {"fill": _run_arguments} if name == "submit" else {}
         verb = verbs.add_parser(name, help=text, description=text, **lazily)
-        verb.set_defaults(verb=function)
+        verb.set_defaults(function=function)
         if name in ("logs", "cancel"):
             verb.add_argument("job", metavar="ID", help=JOB_HELP)
         if name == "logs":
@@ -109,40 +97,27 @@ def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    from ips2_dask.cli.run import add_run_arguments  # noqa: PLC0415  it loads SciPy and Numba; the others don't
+    from ips2_dask.cli.run import OPTIONS as OF_RUNS  # noqa: PLC0415  it loads every stage, and the others don't
 
-    add_run_arguments(parser)
+    add_all(parser, OF_RUNS["run"])
 
 
-def jobs_command(options: argparse.Namespace) -> int:
-    """Submit a job, list those that were submitted, print the log of one, or cancel it."""
-    return int(options.verb(options))
+OPTIONS: dict[str, tuple[Part, ...]] = {"cluster": (_add_cluster,), "jobs": (_add_jobs,)}
 
 
 def _submit(options: argparse.Namespace) -> int:
     """Check the options on this machine, submit the run to the cluster, and print the job's id."""
-    from ips2_dask.cli.options import input_of, params_of, resources_of  # noqa: PLC0415  they load SciPy
-    from ips2_dask.clusters import config_of  # noqa: PLC0415  it loads SciPy and Numba
     from ips2_dask.pipeline.prepare import check_params  # noqa: PLC0415  for this command alone
 
     params, resources = params_of(options), resources_of(options)
     check_params(params, resources)
     input_of(options)
-    job = jobs.submit(list(_without_cluster(options.given)), config_of(resources), options.cluster, options.out)
+    given = options.given[options.given.index("submit") + 1 :]
+    job = jobs.submit(given, config_of(resources), options.cluster, options.out)
     if not options.quiet:
         print(f"submitted; ips2 jobs logs {job.id} --follow, ips2 jobs cancel {job.id}", file=sys.stderr)
     print(job.id)
     return 0
-
-
-def _without_cluster(words: Sequence[str]) -> Iterator[str]:
-    """The arguments after ``jobs submit`` without ``--cluster``, which the job's record keeps."""
-    rest = iter(words[words.index("submit") + 1 :])
-    for word in rest:
-        if word == "--cluster":
-            next(rest, None)
-        elif not word.startswith("--cluster="):
-            yield word
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -153,10 +128,8 @@ def _list(options: argparse.Namespace) -> int:
     ]
     if options.json:
         print(json.dumps(rows))
-        return 0
-    from ips2_dask.cli.console import print_jobs  # noqa: PLC0415  it loads SciPy and Numba; the others don't
-
-    print_jobs(rows)
+    else:
+        print_jobs(rows)
     return 0
 
 

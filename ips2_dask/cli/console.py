@@ -27,7 +27,7 @@ _SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "N
 _SCORES_OF = {"modularity": "modularity", "eigengap": "the relative eigengap"}
 """What the score of a rule for the number of clusters is, where it is no persistence."""
 
-_LEFT = ("stage", "what", "found", "state")
+_LEFT = ("stage", "what", "found", "state", "id", "manager", "submitted", "run directory")
 """Columns of words."""
 
 _PIPE_WIDTH = 110
@@ -47,7 +47,7 @@ def _console(title: str = "") -> Console:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="left" if column in _LEFT else "right")
+        table.add_column(column, justify="left" if column in _LEFT else "right", overflow="fold")
     return table
 
 
@@ -248,12 +248,9 @@ def print_jobs(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         _line(console, "jobs", "none was submitted from here")
         return
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    names = {"id": "id", "state": "state", "manager": "manager", "submitted": "submitted", "out": "run directory"}
-    for column in names.values():
-        table.add_column(column, overflow="fold")
+    table = _table("id", "state", "manager", "submitted", "run directory")
     for row in rows:
-        table.add_row(*(row[name] for name in names))
+        table.add_row(*(row[name] for name in ("id", "state", "manager", "submitted", "out")))
     console.print(table)
     if any(row["state"] == "lost" for row in rows):
         _line(console, "lost", "its driver died without a word; the same submission again continues the run")

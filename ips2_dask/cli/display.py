@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
@@ -33,120 +33,102 @@ TEXT_WIDTH = 62
 """Columns of a terminal that the texts of the live table take; the bars have the rest."""
 
 
-class Pace:
-    """How much of a stage is done, its rate, and the time that the rest will take.
+class _Shown(Progress):
+    """A listener with a task of rich's for each stage: how much of it is done, since when, and the solver's residual.
 
-    ``done`` and ``total`` are tasks, or for the solver the share of the residual's fall in logarithms, of a total of 1;
-    ``text`` is the same in words.
+    The residual falls about geometrically, so its logarithm measures what is left to do; once a stage has shown one,
+    its tasks are ignored, as the solver is one task.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.begun = self._since = self._last = clock()
-        self._first: float | None = None
-        self.done, self.total, self.text = 0.0, 0.0, ""
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
 
     @property
-    def seconds(self) -> float:
-        """Seconds since the stage began."""
-        return self._clock() - self.begun
+    def _task(self) -> Task:
+        """The task of the stage at work."""
+        return self._bars.tasks[-1]
 
-    def advance(self, done: int, total: int) -> None:
-        """Note how many tasks are done; a stage that starts another round of tasks counts from 0 again.
+    def _open(self, name: str, text: str = "") -> None:
+        self._bars.add_task(name, total=None, text=text, first=None, begun=self._bars.get_time(), ended="")
 
-        If a round's first event is not its start but a finished task, it began when the round before it ended. Once
-        the stage has shown a residual, tasks are ignored: the solver is one task.
-        """
-        if self._first is not None:
+    def advance(self, stage: str, done: int, total: int) -> None:
+        task = self._task
+        if task.fields["first"] is not None or (task.total is None and not done):  # a bar pulses until one is done
             return
-        if done < self.done or total != self.total:
-            self._since = self._last if done else self._clock()
-        self._last = self._clock()
-        self.done, self.total = float(done), float(total)
-        self.text = f"{done:,} of {total:,}"
+        if task.total is not None and (done < task.completed or total != task.total):  # another round of tasks
+            self._bars.reset(task.id)
+        self._bars.update(task.id, completed=done, total=total, text=f"{done:,} of {total:,}")
+        self._changed()
 
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """Note the solver's residual, which falls about geometrically: its logarithm measures what is left to do."""
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         if "residual" not in facts or "tol" not in facts:
             return
-        residual, tol = max(float(facts["residual"]), 1e-300), float(facts["tol"])
-        if self._first is None:
-            self._first, self._since = max(residual, tol), self._clock()
-        whole = math.log(self._first / tol)
-        self.done, self.total = (min(1.0, math.log(self._first / residual) / whole) if whole > 0 else 1.0), 1.0
-        self.done = max(self.done, 0.0)
-        self.text = f"residual {residual:.1e}, tolerance {tol:.0e}"
+        task, residual, tol = self._task, max(float(facts["residual"]), 1e-300), float(facts["tol"])
+        first = task.fields["first"] or max(residual, tol)
+        if task.fields["first"] is None:
+            self._bars.reset(task.id, **{**task.fields, "first": first})
+        share = math.log(first / residual) / math.log(first / tol) if first > tol else 1.0
+        text = f"residual {residual:.1e}, tolerance {tol:.0e}"
+        self._bars.update(task.id, completed=min(max(share, 0.0), 1.0), total=1.0, text=text)
+        self._changed()
 
-    def left(self) -> float | None:
-        """Seconds that the rest takes at the rate so far; None while there is no rate."""
-        elapsed = self._clock() - self._since
-        if not 0 < self.done < self.total or elapsed <= 0:
-            return None
-        return elapsed * (self.total - self.done) / self.done
-
-    def rate(self) -> str:
-        """Tasks a second, or seconds a task; empty for the solver, which counts no tasks."""
-        elapsed = self._clock() - self._since
-        if self._first is not None or self.done <= 0 or elapsed <= 0:
-            return ""
-        speed = self.done / elapsed
-        return f"{speed:,.0f}/s" if speed >= 9.95 else f"{speed:.1f}/s" if speed >= 0.95 else f"{1 / speed:.1f} s each"
-
-    def __str__(self) -> str:
-        left = self.left()
-        remaining = "" if left is None else f"{duration(max(left, 0.0))} left"
-        return ", ".join(filter(None, (self.text, self.rate(), remaining)))
+    def _changed(self) -> None:
+        """Show what is new of the stage at work."""
 
 
-class PlainProgress(Progress):
+def in_words(task: Task) -> str:
+    """How much of a stage is done, tasks a second or seconds a task, and the time that the rest will take."""
+    done, elapsed, texts = task.completed, task.elapsed or 0.0, [task.fields["text"]]
+    if done > 0 and elapsed > 0:
+        if task.fields["first"] is None:  # the solver counts no tasks
+            speed = done / elapsed
+            slow = f"{1 / speed:.1f} s each"
+            texts.append(f"{speed:,.0f}/s" if speed >= 9.95 else f"{speed:.1f}/s" if speed >= 0.95 else slow)
+        if done < (task.total or 0):
+            texts.append(f"{duration(elapsed * ((task.total or 0) - done) / done)} left")
+    return ", ".join(filter(None, texts))
+
+
+class PlainProgress(_Shown):
     """One line on standard error for each stage, and one every half minute while a stage goes on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._pace, self._last_line = Pace(clock), clock()
+        super().__init__(Bars(get_time=clock))
+        self._last_line = clock()
 
     def connected(self, dashboard: str | None) -> None:
         if dashboard:
             print(f"dashboard     {dashboard}", file=sys.stderr, flush=True)
 
     def begin(self, stage: str) -> None:
-        self._pace, self._last_line = Pace(self._clock), self._clock()
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        self._pace.advance(done, total)
-        self._go_on(stage)
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        self._pace.note(facts)
-        self._go_on(stage)
+        self._open(_numbered(stage))
+        self._last_line = self._bars.get_time()
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         print(f"{_numbered(stage)} {REUSED if skipped else f'{seconds:.2f} s'}", file=sys.stderr, flush=True)
 
-    def _go_on(self, stage: str) -> None:
-        if self._clock() - self._last_line >= LINE_SECONDS:
-            self._last_line = self._clock()
-            print(f"{_numbered(stage)} ... {self._pace}", file=sys.stderr, flush=True)
+    def _changed(self) -> None:
+        if self._bars.get_time() - self._last_line >= LINE_SECONDS:
+            self._last_line = self._bars.get_time()
+            print(f"{self._task.description} ... {in_words(self._task)}", file=sys.stderr, flush=True)
 
 
 class _Texts(ProgressColumn):
     """The column of a stage's elapsed time, tasks, rate and time left, computed anew each time the table is drawn."""
 
     def render(self, task: Task) -> Text:
-        pace: Pace | None = task.fields["pace"]
-        text = task.fields["text"] if pace is None else f"{duration(pace.seconds):>8}  {pace}"
-        return Text(text, no_wrap=True, overflow="ellipsis")
+        going_on = f"{duration(task.get_time() - task.fields['begun']):>8}  {in_words(task)}"
+        return Text(task.fields["ended"] or going_on, no_wrap=True, overflow="ellipsis")
 
 
-class LiveProgress(Progress):
+class LiveProgress(_Shown):
     """A table on a terminal, a line with a bar for each stage; the first line is for what comes before the stages."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
         bar = BarColumn(max(8, min(40, console.width - TEXT_WIDTH)))
-        self._bars = Bars(TextColumn("{task.description}"), bar, _Texts(), console=console)
+        super().__init__(Bars(TextColumn("{task.description}"), bar, _Texts(), console=console))
         self._bars.start()
-        self._task: TaskID | None = None
         self._open(f"    {'start':<9}", "input and workers")
 
     def close(self) -> None:
@@ -158,37 +140,17 @@ class LiveProgress(Progress):
             self._bars.console.print(f"    dashboard  {dashboard}", highlight=False, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
-        if self._task is not None:  # the start is over
-            self._finish(duration(self._pace.seconds))
-        self._open(_numbered(stage), "")
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        if done:  # the bar pulses until the first task is done
-            self._pace.advance(done, total)
-            self._move()
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        self._pace.note(facts)
-        self._move()
+        if not self._task.fields["ended"]:  # the start is over
+            self._finish(duration(self._bars.get_time() - self._task.fields["begun"]))
+        self._open(_numbered(stage))
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        residual = self._pace.text if self._pace.text.startswith("residual") else ""
+        residual = "" if self._task.fields["first"] is None else self._task.fields["text"]
         self._finish(REUSED if skipped else f"{duration(seconds):>8}  {residual}")
 
-    def _open(self, name: str, text: str) -> None:
-        self._pace = Pace()
-        self._pace.text = text
-        self._task = self._bars.add_task(name, total=None, pace=self._pace, text="")
-
-    def _move(self) -> None:
-        if self._task is not None and self._pace.total:
-            self._bars.update(self._task, completed=self._pace.done, total=self._pace.total)
-
     def _finish(self, text: str) -> None:
-        if self._task is not None:
-            self._bars.update(self._task, completed=1, total=1, pace=None, text=f"{text:>8}")
-            self._bars.stop_task(self._task)
-            self._task = None
+        self._bars.update(self._task.id, completed=1, total=1, ended=f"{text:>8}")
+        self._bars.stop_task(self._task.id)
 
 
 class JsonLog(Progress):

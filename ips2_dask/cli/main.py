@@ -41,22 +41,10 @@ COMMANDS = {
 }
 """The file of each command in ``ips2_dask/cli``, and its help; one without help is not listed.
 
-For the command ``NAME`` the file has the functions ``add_NAME_arguments(parser)`` and ``NAME_command(options)``, which
-returns the exit status. A file is imported when one of its commands is called, so that no command waits for the imports
-of the others.
+For the command ``NAME`` the file has the options, ``OPTIONS["NAME"]``, and a function ``NAME_command(options)`` that
+returns the exit status; where a command has words of its own, each sets its ``function``. A file is imported when one
+of its commands is called, so that no command waits for the imports of the others.
 """
-
-RENAMED = {
-    "gc": "ips2 verify --gc",
-    "submit": "ips2 jobs submit",
-    "logs": "ips2 jobs logs",
-    "cancel": "ips2 jobs cancel",
-    "certs": "ips2 cluster certs",
-    "study": "ips2 bench scaling --workers 1,2,4",
-    "reproduce": "ips2 bench reproduce",
-    "completion": "shtab --prog ips2 --shell bash ips2_dask.cli.main.whole_parser",
-}
-"""What commands of the last version are called now."""
 
 _PATHS = {"input", "new", "to", "page", "knn_graph", "similarity", "performance_report", "log_json"}
 _PATHS |= {"directory", "out", "store", "data"}
@@ -104,9 +92,11 @@ def _parser() -> _Parser:
 
 def _fill(name: str, file: str, parser: argparse.ArgumentParser) -> None:
     """Give a command its options and its function."""
+    from ips2_dask.cli.options import add_all  # noqa: PLC0415  not for `ips2 --help` alone
+
     module = importlib.import_module(f"ips2_dask.cli.{file}")
-    getattr(module, f"add_{name}_arguments")(parser)
-    parser.set_defaults(function=getattr(module, f"{name}_command"))
+    parser.set_defaults(function=getattr(module, f"{name}_command", None))
+    add_all(parser, module.OPTIONS[name])
 
 
 def whole_parser() -> argparse.ArgumentParser:
@@ -116,13 +106,6 @@ def whole_parser() -> argparse.ArgumentParser:
         for action in (parser.filled() if isinstance(parser, _Parser) else parser)._actions:
             parsers += action.choices.values() if isinstance(action, argparse._SubParsersAction) else []
     return parsers[0]
-
-
-def _expand_homes(options: argparse.Namespace) -> None:
-    """Put the home in place of ~ in paths: a shell does not where an option ends in =, as in --out=~/run."""
-    for name, value in vars(options).items():
-        if name in _PATHS and isinstance(value, str):
-            setattr(options, name, os.path.expanduser(value))
 
 
 def _check_parts(options: argparse.Namespace, further: Sequence[str]) -> None:
@@ -225,16 +208,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str], stopping: Stopping) -> int:
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
-    if words and words[0] in RENAMED:
-        print(f"ips2 {words[0]}: is now `{RENAMED[words[0]]}`", file=sys.stderr)
-        return 2
     try:
         parser = _parser()
         _, further = parser.parse_known_args(words, options)
         if further:
             _check_parts(options, further)
             parser.error(f"unrecognized arguments: {' '.join(further)}")
-        _expand_homes(options)
+        for name, value in vars(options).items():  # as a shell does not where an option ends in =, as in --out=~/run
+            if name in _PATHS and isinstance(value, str):
+                setattr(options, name, os.path.expanduser(value))
         with _warnings_as_lines():
             return int(options.function(options))
     except SystemExit as end:  # of argparse, after --help or an error

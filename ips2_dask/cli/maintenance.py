@@ -7,17 +7,37 @@ import json
 from pathlib import Path
 
 from ips2_dask.cli import console
-from ips2_dask.cli.options import JSON, QUIET, add
+from ips2_dask.cli.options import JSON, QUIET, Part
 from ips2_dask.errors import BadInput
 from ips2_dask.runs.export import write_labels
 from ips2_dask.runs.maintenance import gc, status, verify
 from ips2_dask.runs.run import open_run
 
 
-def add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 status``."""
-    add(parser, "directory  run directory or URL", JSON)
-    add(parser, "--why  say for each stage because of what it was computed or not")
+def _add_page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", dest="page", metavar="FILE", help="the page (default: DIR/report.html)")
+
+
+OPTIONS: dict[str, tuple[Part, ...]] = {
+    "status": (
+        "directory  run directory or URL",
+        JSON,
+        "--why  say for each stage because of what it was computed or not",
+    ),
+    "verify": (
+        "directory  run directory or URL",
+        JSON,
+        QUIET,
+        "--gc  instead take away the files and folders that no key of the run points to",
+        "--dry-run  say what --gc would take away, and take nothing away",
+    ),
+    "export": (
+        "directory  run directory",
+        "--to FILE!  labels.csv, .parquet or .h5ad",
+        "--input FILE  the .h5ad to copy (default: what was clustered)",
+    ),
+    "report": ("directory DIR  directory of a finished run", "--quiet  do not say where the page is", _add_page),
+}
 
 
 def status_command(options: argparse.Namespace) -> int:
@@ -28,13 +48,6 @@ def status_command(options: argparse.Namespace) -> int:
     else:
         console.print_status(summary, options.why)
     return 0
-
-
-def add_verify_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 verify``."""
-    add(parser, "directory  run directory or URL", JSON, QUIET)
-    add(parser, "--gc  instead take away the files and folders that no key of the run points to")
-    add(parser, "--dry-run  say what --gc would take away, and take nothing away")
 
 
 def verify_command(options: argparse.Namespace) -> int:
@@ -57,22 +70,10 @@ def verify_command(options: argparse.Namespace) -> int:
     return 0 if verification.sound else 1
 
 
-def add_export_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 export``."""
-    add(parser, "directory  run directory", "--to FILE!  labels.csv, .parquet or .h5ad")
-    add(parser, "--input FILE  the .h5ad to copy (default: what was clustered)")
-
-
 def export_command(options: argparse.Namespace) -> int:
     """Write sample names and labels to a file; an .h5ad gets the embedding and the similarity too."""
     print(write_labels(open_run(options.directory), options.to, options.input))
     return 0
-
-
-def add_report_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 report``."""
-    add(parser, "directory DIR  directory of a finished run", "--quiet  do not say where the page is")
-    parser.add_argument("--out", dest="page", metavar="FILE", help="the page (default: DIR/report.html)")
 
 
 def report_command(options: argparse.Namespace) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
-from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, entries
 from ips2_dask.readers.features import HEADER, MISSING, MOST_CATEGORIES, USUAL, Features, TextFormat, split_list
 from ips2_dask.wording import option
 
@@ -29,21 +29,37 @@ SECURITY = """
 """
 
 
-def add(parser: argparse._ActionsContainer, *lines: str) -> None:
+Part = str | Callable[[argparse.ArgumentParser], None]
+"""Some options of a command: a text for `add`, or a function that adds them."""
+
+
+def add(parser: argparse._ActionsContainer, *texts: str) -> None:
     """Add options and arguments, one a line: its name, what it takes, and after two blanks its help.
 
     One that takes nothing is a flag, one that takes ``N`` a whole number, lower-case words with ``|`` between them are
-    the choices, and one with ``!`` is required. A line without a name goes on with the help of the one before it.
+    the choices, one with ``!`` is required, and after ``=`` comes the default, which its help tells. A line without a
+    name goes on with the help of the one before it.
     """
-    for line in filter(None, re.sub(r"\n   +", " ", "\n".join(lines)).splitlines()):
+    for line in filter(None, re.sub(r"\n   +", " ", "\n".join(texts)).splitlines()):
         (name, _, takes), text = line.split("  ", 1)[0].partition(" "), line.split("  ", 1)[1]
+        takes, _, default = takes.partition("=")
         more: dict[str, Any] = {"metavar": takes.rstrip("!") or None}
         if "|" in takes and takes.islower():
             more = {"choices": takes.split("|")}
         elif name.startswith("--"):
             more = {**more, "required": takes.endswith("!")} if takes else {"action": "store_true"}
         more |= {"type": int} if takes == "N" else {}
-        parser.add_argument(name, help=text, **more)
+        more |= {"default": default} if default else {}
+        parser.add_argument(name, help=text + (f" (default {default})" if default else ""), **more)
+
+
+def add_all(parser: argparse.ArgumentParser, parts: Sequence[Part]) -> None:
+    """Add all options of a command."""
+    for part in parts:
+        if callable(part):
+            part(parser)
+        else:
+            add(parser, part)
 
 
 def _bandwidth(text: str) -> str | float:
@@ -69,29 +85,20 @@ TYPES: dict[str, dict[str, Any]] = {
 """How an option is read whose parameter in `Params` is of a type."""
 
 
-def _helps() -> dict[str, str]:
-    """The first sentence that the docstring of `Params` says on each of them: they are explained there alone."""
-    found: dict[str, str] = {}
-    for names, text in re.findall(
-        r"^    ([a-z_, ]+) : .*\n(?: {12}.*\n)*((?: {8}\S.*\n)*)", Params.__doc__ or "", re.M
-    ):
-        sentence = re.split(r"(?<!eq)\.\s", " ".join(text.split()) + " ")[0]
-        found |= dict.fromkeys(names.split(", "), sentence.replace("``", "").replace("%", "%%"))
-    return found
-
-
 def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """Add an option for each parameter of the method, except those in ``without``."""
+    """Add an option for each parameter of the method, except those in ``without``, as the docstring of it begins."""
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
-    helps = _helps()
+    explained = entries(Params.__dataclass_fields__)
     for name, field in Params.__dataclass_fields__.items():
         if name not in without:
+            text = " ".join(re.findall(r"^ {8}(\S.*)", explained[name], re.MULTILINE)) + " "
+            sentence = re.split(r"(?<!eq)\.\s", text)[0].strip().replace("``", "").replace("%", "%%")
             kind = str(field.type).removesuffix(" | None")
             extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else TYPES[kind]
             default = MAX_CLUSTERS if name == "max_clusters" else field.default
-            text = helps.get(name, "") + ("" if default is None else f" (default {default})")
-            group.add_argument(option(name), dest=name, default=None, help=text, **extra)
+            sentence += "" if default is None else f" (default {default})"
+            group.add_argument(option(name), dest=name, default=None, help=sentence, **extra)
 
 
 def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -106,11 +113,10 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
 --columns LIST  columns that are features (default: all)
 --drop-columns LIST  columns that are none
 --one-hot LIST  columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}
---missing {"|".join(MISSING)}  what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse
-    them (default), take the column's median, or drop the row, whose label is then -1
+--missing {"|".join(MISSING)}={MISSING[0]}  what is done about NaN, nulls and, in text files, empty fields, ?, NA and
+    such: refuse them, take the column's median, or drop the row, whose label is then -1
 """
     add(group, lines)
-    parser.set_defaults(missing=MISSING[0])
     add_text_format(parser)
 
 
@@ -149,10 +155,9 @@ def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
 --scratch DIR  folder for what workers spill
 """
     add(group, lines)
-    parser.set_defaults(partition_rows=None, vectors="auto")
     if cuts:
         add(group, "--partition-rows N  samples in a partition (default: by the shape)")
-        add(group, f"--vectors {'|'.join(CHOICES['vectors'])}  where block vectors live (default auto)")
+        add(group, f"--vectors {'|'.join(CHOICES['vectors'])}=auto  where block vectors live")
 
 
 def input_of(options: argparse.Namespace) -> dict[str, Any]:

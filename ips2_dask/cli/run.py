@@ -24,6 +24,7 @@ from ips2_dask.cli.options import (
     QUIET,
     SCORED,
     SIDE_INPUTS,
+    Part,
     add,
     add_cluster,
     add_input,
@@ -39,7 +40,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, parse_bytes
-from ips2_dask.pipeline.prepare import Shaped, check_machines, memory_limits, plan_run
+from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
@@ -55,19 +56,108 @@ if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 run``."""
-    add_input(parser)
-    lines = """
+# ---- options
+
+
+SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
+"""Parameters whose values a sweep takes from its lists."""
+
+
+def _add_swept(parser: argparse.ArgumentParser) -> None:
+    """Add the options on what a sweep tries."""
+    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
+
+    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
+    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
+    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
+    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
+    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
+    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
+    add(group, f"--resamples N={RESAMPLES}  subsamples for stability")
+
+
+def _is_wheel() -> bool:
+    """Whether the packages are missing that a checkout alone has."""
+    return importlib.util.find_spec("ips2_dask.bench") is None
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
+    if _is_wheel():
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
+        return
+    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
+
+    add_benchmarks(parser, add_params, add_resources)
+    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    text = "the paper's experiments again, beside its printed figures"
+    paper = benchmarks.add_parser("reproduce", help=text, description=text)
+    lines = f"""
+--data DIR  data sets (default: the environment variable IPS2_DATA)
+--out DIR!  results; what an earlier call did is kept
+--quick  five runs and smaller grids, in minutes
+--jobs N  processes side by side (default: cores, up to 4)
+--seed N=0  of the first run
+{JSON}
+{QUIET}
+"""
+    add(paper, lines)
+    text = "some experiments, such as table2; may be repeated"
+    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
+
+
+OUTPUT = f"""
+{JSON}
+{QUIET}
+--log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
+--strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
+    asked for and no more components, no empty pair
+"""
+
+RUN = """
 --out DIR!  run directory; an earlier run is continued
 --fresh  take away what earlier runs left there, and start over
 --verify  read every byte of what is reused, and compute again what is damaged
 --performance-report FILE  Dask's own report of the run, an HTML file
 """
-    add(parser, SIDE_INPUTS, lines)
-    _add_output(parser)
-    add_params(parser)
-    add_resources(parser)
+
+PREDICT = f"""
+directory  directory of a finished run
+new  new samples: data file, file::dataset, folder or URL of a Zarr array
+--out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
+--proba  also the probability of each cluster
+--embedding  also the extended embedding
+--handle-unknown {"|".join(HANDLE_UNKNOWN)}={HANDLE_UNKNOWN[0]}  a category that the run has not seen: refuse it, or
+    make all features of its column 0
+{JSON}
+{QUIET}
+{SCORED}
+"""
+
+PLAN = """
+--shape MxF  samples x features, such as 1000000x64, in place of an input
+--out DIR  the run directory, whose disk's free space is compared
+--json  the whole plan as one JSON object, and no table
+"""
+
+SWEEP = f"""
+--out DIR!  run directory; an earlier sweep is continued
+--top N=10  points that are shown
+{JSON}
+{QUIET}
+"""
+
+OPTIONS: dict[str, tuple[Part, ...]] = {
+    "run": (add_input, SIDE_INPUTS, RUN, OUTPUT, add_params, add_resources),
+    "plan": (partial(add_input, optional=True), PLAN, add_params, add_resources),
+    "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
+    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, partial(add_params, without=SWEPT), add_resources),
+    "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
+    "bench": (_add_bench,),
+}
+
+
+# ---- run
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -82,21 +172,10 @@ def run_command(options: argparse.Namespace) -> int:
             **input_of(options),
             progress=options.stopping.guard(display),
             own_cluster=not options.serial,
-            similarity=options.similarity,
-            knn_graph=options.knn_graph,
-            fresh=options.fresh,
-            verify=options.verify,
+            **{name: getattr(options, name) for name in ("similarity", "knn_graph", "fresh", "verify")},
             performance_report=options.performance_report,
         )
     return _finish(finished, options)
-
-
-def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 demo``."""
-    add(parser, "--out DIR  run directory (default: ips2-demo)")
-    parser.set_defaults(out="ips2-demo")
-    add_cluster(parser, serial=False)
-    _add_output(parser)
 
 
 def demo_command(options: argparse.Namespace) -> int:
@@ -116,18 +195,6 @@ def demo_command(options: argparse.Namespace) -> int:
     return status
 
 
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options that set what is printed of a run, and its exit status."""
-    lines = f"""
-{JSON}
-{QUIET}
---log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
---strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
-    asked for and no more components, no empty pair
-"""
-    add(parser, lines)
-
-
 def _finish(finished: Run, options: argparse.Namespace) -> int:
     """Print a finished run; the exit status is 3 if ``--strict`` finds a promise that was not kept."""
     summary = finished.report()
@@ -145,26 +212,6 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
 
 
 # ---- predict
-
-
-def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 predict``."""
-    lines = f"""
-directory  directory of a finished run
-new  new samples: data file, file::dataset, folder or URL of a Zarr array
---out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
---proba  also the probability of each cluster
---embedding  also the extended embedding
---handle-unknown {"|".join(HANDLE_UNKNOWN)}  a category that the run has not seen: refuse it (default), or make all
-    features of its column 0
-{JSON}
-{QUIET}
-{SCORED}
-"""
-    add(parser, lines)
-    parser.set_defaults(handle_unknown=HANDLE_UNKNOWN[0])
-    add_text_format(parser)
-    add_resources(parser, cuts=False)
 
 
 def predict_command(options: argparse.Namespace) -> int:
@@ -190,7 +237,7 @@ def predict_command(options: argparse.Namespace) -> int:
     table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
-        writer = stack.enter_context(prediction_writer(path))
+        write = stack.enter_context(prediction_writer(path, source.shape[0]))
         for prediction in finished.predictions(source, client=client):
             labels, certain = prediction.labels, prediction.probabilities
             columns: Columns = {} if names is None else {"sample": names[done : done + len(labels)]}
@@ -199,7 +246,7 @@ def predict_command(options: argparse.Namespace) -> int:
                 columns |= {f"p{c}": column for c, column in enumerate(certain.T)}
             if options.embedding:
                 columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(prediction).T)}
-            writer.write(columns)
+            write(columns)
             done += len(labels)
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
@@ -231,28 +278,24 @@ class TableShape:
     resident_bytes: int = 0
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 plan``."""
-    add_input(parser, optional=True)
-    lines = """
---shape MxF  samples x features, such as 1000000x64, in place of an input
---out DIR  the run directory, whose disk's free space is compared
---json  the whole plan as one JSON object, and no table
-"""
-    add(parser, lines)
-    add_params(parser)
-    add_resources(parser)
-
-
 def plan_command(options: argparse.Namespace) -> int:
     """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
     params, resources = params_of(options), resources_of(options)
-    source = _planned_source(options)
+    nothing = "there would be nothing to plan"
+    if (options.input is None) == (options.shape is None):
+        found = "both an input and a shape" if options.shape else "neither an input nor a shape"
+        raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
+    if options.shape is None:
+        source: Shaped = open_source(options.input, **input_of(options))
+    elif match := re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape):
+        source = TableShape((int(match[1]), int(match[2])))
+    else:
+        raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
     plan = plan_run(source, params, resources)
     if options.out is not None and "://" not in options.out:
         text = disk_warning(plan, options.out)
         plan = dataclasses.replace(plan, warnings=(*plan.warnings, *([text] if text else [])))
-    limits = memory_limits(resources)
+    limits = clusters.machines_of(resources).limits
     fits = keeps_limits(plan, *limits)
     if options.json:
         print(json.dumps(plan.document() | {"fits": fits}))
@@ -261,44 +304,7 @@ def plan_command(options: argparse.Namespace) -> int:
     return 0 if fits else 4
 
 
-def _planned_source(options: argparse.Namespace) -> Shaped:
-    """The input, or a table of the shape that ``--shape`` gives."""
-    nothing = "there would be nothing to plan"
-    if (options.input is None) == (options.shape is None):
-        found = "both an input and a shape" if options.shape else "neither an input nor a shape"
-        raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
-    if options.shape is None:
-        return open_source(options.input, **input_of(options))
-    match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
-    if match is None:
-        raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
-    return TableShape((int(match[1]), int(match[2])))
-
-
 # ---- sweep
-
-
-SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
-"""Parameters whose values a sweep takes from its lists."""
-
-
-def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 sweep``."""
-    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
-
-    add_input(parser)
-    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
-    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
-    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
-    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
-    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
-    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
-    add(group, f"--resamples N  subsamples for stability (default {RESAMPLES})")
-    add(parser, "--out DIR!  run directory; an earlier sweep is continued")
-    add(parser, "--top N  points that are shown (default 10)", JSON, QUIET, SIDE_INPUTS)
-    parser.set_defaults(resamples=RESAMPLES, top=10)
-    add_params(parser, without=SWEPT)
-    add_resources(parser)
 
 
 def sweep_command(options: argparse.Namespace) -> int:
@@ -338,37 +344,6 @@ def _print_point(done: int, total: int, point: Point, found_there: bool) -> None
 
 
 # ---- bench: what only those need who work on the package
-
-
-def _is_wheel() -> bool:
-    """Whether the packages are missing that a checkout alone has."""
-    return importlib.util.find_spec("ips2_dask.bench") is None
-
-
-def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
-    if _is_wheel():
-        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
-        return
-    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
-
-    add_benchmarks(parser, add_params, add_resources)
-    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    text = "the paper's experiments again, beside its printed figures"
-    paper = benchmarks.add_parser("reproduce", help=text, description=text)
-    lines = f"""
---data DIR  data sets (default: the environment variable IPS2_DATA)
---out DIR!  results; what an earlier call did is kept
---quick  five runs and smaller grids, in minutes
---jobs N  processes side by side (default: cores, up to 4)
---seed N  of the first run (default 0)
-{JSON}
-{QUIET}
-"""
-    add(paper, lines)
-    text = "some experiments, such as table2; may be repeated"
-    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
-    paper.set_defaults(seed=0)
 
 
 def bench_command(options: argparse.Namespace) -> int:

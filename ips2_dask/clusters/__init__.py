@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ips2_dask.errors import BadInput
+
 if TYPE_CHECKING:
-    from ips2_dask.clusters.connect import cluster, dashboard, executor, performance_report, shared_folder
-    from ips2_dask.clusters.loading import load, shipped
+    from ips2_dask.clusters.config import load, shipped
+    from ips2_dask.clusters.connect import (
+        cluster,
+        dashboard,
+        executor,
+        performance_report,
+        shared_folder,
+        wait_for_workers,
+    )
     from ips2_dask.clusters.resources import config_of, machines_of
-    from ips2_dask.clusters.waiting import wait_for_workers
 
 __all__ = [
     "cluster",
@@ -18,6 +27,7 @@ __all__ = [
     "executor",
     "load",
     "machines_of",
+    "need",
     "performance_report",
     "shared_folder",
     "shipped",
@@ -29,6 +39,15 @@ def __getattr__(name: str) -> Any:
     """Modules are imported when one of their names is first used: a serial run does not import Dask."""
     if name not in __all__:
         raise AttributeError(f"module 'ips2_dask.clusters' has no attribute {name!r}")
-    modules = {"load": "loading", "shipped": "loading", "config_of": "resources", "machines_of": "resources"}
-    module = "waiting" if name == "wait_for_workers" else modules.get(name, "connect")
-    return getattr(importlib.import_module(f"ips2_dask.clusters.{module}"), name)
+    modules = {"load": "config", "shipped": "config", "config_of": "resources", "machines_of": "resources"}
+    return getattr(importlib.import_module(f"ips2_dask.clusters.{modules.get(name, 'connect')}"), name)
+
+
+def need(module: str, extra: str, what: str) -> ModuleType:
+    """Import a module for ``what``; without it, name the extra of ips2-dask that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        found, otherwise = f"no package {package} that can be imported ({error})", f"{what} would not work"
+        raise BadInput(what, found, "an installed one", otherwise, f"run: pip install 'ips2-dask[{extra}]'") from error

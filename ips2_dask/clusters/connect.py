@@ -1,4 +1,4 @@
-"""Dask clients of clusters: start the cluster of a config, wait for its workers, and close it with the block."""
+"""Dask clients of clusters: start the cluster of a config, wait for workers that suffice, and look at one of them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,42 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+import socket
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import dask
 import distributed
-from distributed import Client
+from distributed import Client, get_worker
 
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need
 from ips2_dask.clusters.config import MANAGERS, Config
 from ips2_dask.clusters.resources import config_of, expected_workers, settled
-from ips2_dask.clusters.waiting import Needed, wait_for_workers
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, Refused
 from ips2_dask.executors.base import Executor
 from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
 from ips2_dask.plan.checks import keeps_limit
+from ips2_dask.plan.memory import USABLE
+from ips2_dask.runs.maintenance import versions
+from ips2_dask.store.files import open_files
 
 MIN_PATIENCE = 60
 """Least seconds that an executor waits for lost workers to be replaced."""
 
 SHARED = "ips2.shared"
 """The key in Dask's configuration of a folder that this process and all workers reach, for runs without a store."""
+
+
+Needed = Callable[[int, int | None], int]
+"""The bytes that each of so many workers needs which may use so many bytes each, None without a limit."""
 
 
 def module_of(config: Config) -> ModuleType:
@@ -104,6 +117,56 @@ def with_least_workers(config: Config, needed_bytes: Needed) -> Config:
     return dataclasses.replace(config, adaptive=dataclasses.replace(adaptive, minimum=least))
 
 
+def wait_for_workers(client: Client, needed_bytes: Needed, n_workers: int | None, patience: float) -> int:
+    """Wait until the workers that are there could do the whole run, and return their number.
+
+    Parameters
+    ----------
+    client : Client
+    needed_bytes : callable
+        The bytes that each worker needs where so many of a limit share the run: `Plan.worker_bytes` of a plan for them.
+        Where block vectors are in chunks it falls with the number, so that the memory of all together must suffice.
+    n_workers : int, optional
+        Workers that were asked for: there will not be more. None where others start them, nobody knows how many.
+    patience : float
+        Seconds until they must be enough.
+
+    Raises
+    ------
+    BadInput
+        If they are still too few for the run after ``patience`` seconds.
+    Refused
+        If all that were asked for are there, and may use less memory than their plan needs.
+    """
+    end = time.monotonic() + patience
+    while True:
+        identity = client.scheduler_info(n_workers=0)  # without the state of each worker
+        n = int(identity["n_workers"])
+        limit = int(identity["total_memory"]) // max(n, 1) or None  # of each: those of a cluster are alike
+        needed = needed_bytes(n, limit) if n else 0
+        if n and keeps_limit(needed, limit, "worker"):
+            return n
+        if n_workers is not None and n >= max(1, n_workers):
+            raise Refused(
+                f"workers: each of the {n} may use {_gib(limit)}, {USABLE:g} of which a plan counts on, and needs "
+                f"{_gib(needed)}, so it would be killed. Remedy: give them more memory, or start more of them."
+            )
+        if time.monotonic() > end:
+            found = f"{n}{'' if n_workers is None else f' of {n_workers}'} workers after {patience:g} s"
+            found += f", which have {_gib(limit)} each where so few need {_gib(needed)}" if n else ""
+            allowed = "workers whose memory suffices"
+            allowed += f"; all together need {_gib(needed_bytes(n_workers, limit))} each" if n_workers else ""
+            remedy = (
+                "look at the jobs' logs and the queue, raise timeout or worker.memory, and run the same command again"
+            )
+            raise BadInput("timeout", found, allowed, "they would be killed in mid-run", remedy)
+        time.sleep(0.2)  # each look is a message of some hundred bytes
+
+
+def _gib(size: int | None) -> str:
+    return f"{(size or 0) / 2**30:.2f} GiB"
+
+
 @contextlib.contextmanager
 def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterator[DaskExecutor]:
     """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block.
@@ -162,3 +225,86 @@ def performance_report(executor: Executor, path: str) -> Iterator[None]:
         raise BadInput("performance_report", found, allowed, "the report would be lost", remedy)
     with executor.client.as_current(), distributed.performance_report(filename=path):
         yield
+
+
+# ---- a check of one worker from inside: versions that must match, memory, cores, scratch, and access to a store
+
+
+def _describe_worker(store: str | None, name: str) -> dict[str, Any]:
+    """The worker that runs this task, as it sees itself; ``store`` and ``scratch_error`` say why it can't use them."""
+    worker = get_worker()
+    free, fault = None, None
+    try:
+        with tempfile.TemporaryFile(dir=worker.local_directory) as file:
+            file.write(b"0" * 4096)
+        free = shutil.disk_usage(worker.local_directory).free
+    except OSError as error:
+        fault = str(error)
+    return {
+        "host": socket.gethostname(),
+        "versions": versions(),
+        "cores": usable_cores(),
+        "threads": worker.state.nthreads,
+        "memory": worker.memory_manager.memory_limit,  # bytes, as scratch_free; None where nobody knows
+        "scratch": worker.local_directory,
+        "scratch_free": free,
+        "scratch_error": fault,
+        "store": _store_fault(store, name) if store else None,
+    }
+
+
+def _store_fault(store: str, name: str) -> str | None:
+    """The reason why this process can't read the client's file in a store or write its own; None if it can do both."""
+    try:
+        files = open_files(store)
+        if files.read(f"{name}.asked") != name:
+            return "it does not see what the client wrote there"
+        files.write(f"{name}.answered", name)
+    except Exception as error:  # a store may be any of fsspec's
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """Check one worker of a cluster.
+
+    Parameters
+    ----------
+    client : Client
+    store : path or URL, optional
+        The place of a run's directory; two small files are written there and removed again.
+
+    Returns
+    -------
+    worker : dict
+        The description by `_describe_worker`.
+    faults : list of str
+        A line for each fault that would make a run fail, or give other labels than on this machine.
+    """
+    name = f".ips2-probe-{uuid.uuid4().hex[:8]}"
+    if store is None:
+        worker = client.submit(_describe_worker, None, name, pure=False).result()
+    else:
+        store = store if "://" in store else os.path.abspath(store)
+        files = open_files(store)
+        created = files.make_root()
+        files.write(f"{name}.asked", name)
+        try:
+            worker = client.submit(_describe_worker, store, name, pure=False).result()
+            if worker["store"] is None and files.read(f"{name}.answered") != name:
+                worker["store"] = "what it writes there is not seen here"
+        finally:
+            for end in ("asked", "answered"):
+                files.remove(f"{name}.{end}")
+            if created and not files.names(""):
+                files.remove("")
+    faults = [
+        f"{package}: {worker['versions'].get(package)} on the worker, {here} here; install the same version"
+        for package, here in versions().items()
+        if worker["versions"].get(package) != here
+    ]
+    if worker["scratch_free"] is None:
+        faults.append(f"scratch: the worker can't write to {worker['scratch']} ({worker['scratch_error']})")
+    if worker["store"]:
+        faults.append(f"store: the worker can't use {store}: {worker['store']}")
+    return worker, faults

@@ -6,16 +6,9 @@ import contextlib
 
 from distributed import Client
 
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need
 from ips2_dask.clusters.config import Config, Gateway
 from ips2_dask.errors import BadInput
-
-
-def options(config: Config) -> dict[str, object]:
-    """The arguments of `GatewayCluster`; the user's credentials come from Dask's configuration and the environment."""
-    machine = config.kind(Gateway)
-    connection = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}
-    return {**{name: value for name, value in connection.items() if value is not None}, **machine.options}
 
 
 def preview(config: Config) -> str:
@@ -28,11 +21,15 @@ def preview(config: Config) -> str:
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Ask the server for a cluster and connect to it; it is shut down with the stack."""
-    module = need("dask_gateway", "gateway", "a cluster of Dask Gateway")
+    module, machine = need("dask_gateway", "gateway", "a cluster of Dask Gateway"), config.kind(Gateway)
+    connection = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}
+    given = {
+        name: value for name, value in connection.items() if value is not None
+    }  # the rest says Dask's configuration
     try:
-        cluster = stack.enter_context(module.GatewayCluster(**options(config)))
+        cluster = stack.enter_context(module.GatewayCluster(**{**given, **machine.options}))
     except (OSError, ValueError, module.GatewayClusterError, module.GatewayServerError) as error:
-        found = f"{config.kind(Gateway).address} ({type(error).__name__}: {error})"
+        found = f"{machine.address} ({type(error).__name__}: {error})"
         allowed, remedy = "a Dask Gateway server", "look at address, auth and options in the config"
         raise BadInput("gateway.address", found, allowed, "there would be no workers", remedy) from error
     if config.adaptive is None:

@@ -12,8 +12,7 @@ import dask
 from distributed import Client
 from tornado.ioloop import PeriodicCallback
 
-from ips2_dask.clusters import tls, workers
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need, tls, workers
 from ips2_dask.clusters.config import Config, Lsf, Queue, Sge
 from ips2_dask.clusters.resources import is_loopback
 

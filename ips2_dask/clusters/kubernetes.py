@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import threading
 import uuid
@@ -12,10 +13,8 @@ from typing import Any
 import yaml
 from distributed import Client
 
-from ips2_dask.clusters import workers
-from ips2_dask.clusters.checks import need
-from ips2_dask.clusters.config import DRIVER_MEMORY, Config, Kubernetes
-from ips2_dask.clusters.loading import shipped
+from ips2_dask.clusters import need, workers
+from ips2_dask.clusters.config import DRIVER_MEMORY, Config, Kubernetes, shipped
 from ips2_dask.errors import BadInput
 
 ADDRESS = "$(DASK_SCHEDULER_ADDRESS)"
@@ -108,18 +107,9 @@ def preview(config: Config) -> str:
     return as_yaml(cluster_manifest(config, f"{config.kind(Kubernetes).name}-ID"))
 
 
-class _Plain(yaml.SafeDumper):
-    """A YAML dumper that repeats equal values instead of using aliases."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        """Always."""
-        del data
-        return True
-
-
 def as_yaml(manifest: dict[str, object]) -> str:
     """A manifest as `kubectl apply` takes it."""
-    return str(yaml.dump(manifest, Dumper=_Plain, sort_keys=False))
+    return str(yaml.safe_dump(json.loads(json.dumps(manifest)), sort_keys=False))  # equal values without aliases
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from ips2_dask.clusters.config import DRIVER_MEMORY, MANAGERS, Bind, Config, Local, Scheduler, Ssh, Worker, taken_by
-from ips2_dask.clusters.loading import load
+from ips2_dask.clusters.config import DRIVER_MEMORY, MANAGERS, Config, Local, Scheduler, Ssh, Worker, load, taken_by
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources, parse_bytes
@@ -140,21 +139,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _is_local(bind: Bind) -> bool:
-    """Whether only this machine can reach the scheduler."""
-    if bind.interface is not None:
-        addresses = psutil.net_if_addrs().get(bind.interface, [])
-        own = [one.address for one in addresses if one.family == socket.AF_INET]
-        return is_loopback(own[0]) if own else bind.interface == "lo"
-    return bind.host is not None and is_loopback(bind.host)
-
-
 def _check_bind(config: Config) -> None:
     """Refuse a scheduler that others could reach without a certificate, and a dashboard that others could reach."""
+    host = config.bind.host or ""
+    if config.bind.interface is not None:
+        addresses = psutil.net_if_addrs().get(config.bind.interface, [])
+        host = next((one.address for one in addresses if one.family == socket.AF_INET), "")
+        host = host or ("localhost" if config.bind.interface == "lo" else "")
     remedy = "run `ips2 cluster certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
     if config.manager == "kubernetes":  # whose operator does without certificates
         remedy = "write insecure: true"
-    if config.tls is None and not _is_local(config.bind):
+    if config.tls is None and not is_loopback(host):
         found = f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls"
         otherwise = "whoever reaches the port could run code as this user"
         raise BadInput("bind", found, "127.0.0.1, or any interface with tls", otherwise, remedy)

@@ -25,7 +25,11 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     address = config.kind(Scheduler).address
     security = tls.security(config.tls)
     if security is None and address.startswith("tls://"):
-        security = _configured_security()
+        security = Security(require_encryption=True)  # with the certificates that Dask's own configuration names
+        if not (security.tls_ca_file and security.tls_client_cert):
+            found, allowed = "nothing, with an address of tls://", "a folder of `ips2 cluster certs`, or Dask's own"
+            why, remedy = "the scheduler would refuse this client", "give --tls DIR (in a config: tls: DIR)"
+            raise BadInput("tls", found, allowed, why, remedy)
     _check_address(address)
     try:
         client = Client(address, timeout="30s", set_as_default=False, security=security)
@@ -37,17 +41,6 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     except TimeoutError as error:
         raise _no_scheduler(f"{address!r}, a scheduler without a worker") from error
     return client
-
-
-def _configured_security() -> Security:
-    """The certificates that Dask's own configuration names."""
-    security = Security(require_encryption=True)
-    if not (security.tls_ca_file and security.tls_client_cert):
-        found = "nothing, with an address of tls://"
-        allowed = "a folder of `ips2 cluster certs`, or Dask's configuration of TLS"
-        remedy = "give --tls DIR (in a config: tls: DIR)"
-        raise BadInput("tls", found, allowed, "the scheduler would refuse this client", remedy)
-    return security
 
 
 def _check_address(address: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import dask
 from distributed import Client, SSHCluster
 
-from ips2_dask.clusters import tls, workers
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need, tls, workers
 from ips2_dask.clusters.config import Config, Ssh
 from ips2_dask.clusters.resources import is_loopback
 from ips2_dask.errors import BadInput

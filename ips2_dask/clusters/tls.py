@@ -8,7 +8,7 @@ from pathlib import Path
 
 from distributed import Security
 
-from ips2_dask.clusters.checks import need
+from ips2_dask.clusters import need
 from ips2_dask.errors import BadInput
 
 ROLES = ("scheduler", "worker", "client")

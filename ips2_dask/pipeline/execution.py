@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import cast
 
 from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
 from ips2_dask.executors.base import Executor
@@ -19,7 +18,7 @@ from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.pipeline import manifest as documents
 from ips2_dask.pipeline.keys import MODULES, changes
-from ips2_dask.pipeline.manifest import ChoiceDocument, Manifest, StageDocument, StageEntry, now, read_stage
+from ips2_dask.pipeline.manifest import Manifest, StageDocument, now, read_stage
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.progress import Progress, Relay, Reporter
 from ips2_dask.readers import features_of
@@ -29,7 +28,7 @@ from ips2_dask.stages import choose, side_inputs
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context
-from ips2_dask.store.integrity import Facts, Receipt, Scan, content_of
+from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
 
 MIN_BYTES_TO_TIDY = 1 << 30
@@ -92,10 +91,16 @@ class _Execution:
         self._manifest.write(self._store)
         self._store_side_inputs()
         if self._prepared.params.max_clusters is not None:
-            self._take_choice(self._choice())
+            choice = self._choice()
+            self._go_on_as(self._prepared.with_clusters(choice["n_clusters"]), choice)
+            self._manifest.write(self._store)
         self._run_stages(STAGES[-1], len(self._manifest.stages))
-        if self._manifest.stages[-1]["skipped"]:
-            self._check_labels()
+        if self._manifest.stages[-1]["skipped"]:  # nothing was computed: labels are read, and repaired if damaged
+            try:
+                part = "rows-000000" if "buckets" in self._facts["label"] else "whole"
+                self._store.read(self._folder("label"), part, "labels")
+            except Damaged as damage:
+                self._repair("label", damage)
         self._manifest.finished = now()
         self._manifest.write(self._store)
         return Run(self._store, self._manifest.as_dict())
@@ -127,14 +132,14 @@ class _Execution:
 
     # ---- the number of clusters, where it is to be chosen
 
-    def _choice(self) -> ChoiceDocument:
+    def _choice(self) -> Document:
         """The number of clusters with its evidence: that of an earlier run where nothing it depends on has changed.
 
         It is read from the fused similarity whose V has as many vectors as clusters are considered.
         """
         key = choose.key(self._prepared.params, self._prepared.keys["fuse"].folder)
         generation = self._manifest.generation
-        choice = cast("ChoiceDocument | None", (self._earlier or {}).get("choice"))
+        choice: Document | None = (self._earlier or {}).get("choice")
         if choice is not None and (choice["key"], choice["generation"]) == (key, generation):
             return choice.copy()
         first = 0
@@ -145,21 +150,13 @@ class _Execution:
             except _OtherBytes as changed:
                 first = STAGES.index(str(changed)) + 1
                 continue
-            return cast("ChoiceDocument", {**evidence, "key": key, "generation": self._manifest.generation})
+            return {**evidence, "key": key, "generation": self._manifest.generation}
 
-    def _take_choice(self, choice: ChoiceDocument) -> None:
-        """Go on with the number of clusters that was chosen."""
-        self._prepared = self._prepared.with_clusters(choice["n_clusters"])
-        self._manifest.take_choice(self._prepared, choice, self._earlier)
-        self._changes = changes(self._prepared.keys, self._manifest.done)
-        self._manifest.write(self._store)
-
-    def _plan_for_distinct(self, m: int) -> None:
-        """Plan the remaining stages for m distinct samples, as if the input held no other rows."""
-        choice = self._manifest.choice
-        self._prepared = self._prepared.for_distinct(m, None if choice is None else choice["n_clusters"])
-        self._changes = changes(self._prepared.keys, self._manifest.done)
-        self._manifest.take_plan(self._prepared)
+    def _go_on_as(self, prepared: Prepared, choice: Document | None = None) -> None:
+        """Go on with the number of clusters that was chosen, or with the plan for the distinct samples."""
+        self._prepared = prepared
+        self._manifest.take(prepared, choice, self._earlier)
+        self._changes = changes(prepared.keys, self._manifest.done)
 
     # ---- one stage
 
@@ -214,11 +211,12 @@ class _Execution:
         facts = document["facts"]
         self._facts[name], self._digests[name] = facts, _digest(document)
         key = self._prepared.keys[name]
-        own = {"name": name, "folder": key.folder, "skipped": state == "reused", "state": state, "why": why}
-        entry = cast(StageEntry, own | {fact: document[fact] for fact in ("seconds", "peak_rss_bytes", "facts")})
+        entry: Document = {"name": name, "folder": key.folder, "skipped": state == "reused", "state": state, "why": why}
+        entry |= {"seconds": document["seconds"], "peak_rss_bytes": document["peak_rss_bytes"], "facts": facts}
         self._manifest.enter(entry, key.content)
         if name == STAGES[0] and "bounds" in facts:
-            self._plan_for_distinct(facts["bounds"][-1])
+            n_clusters = None if self._manifest.choice is None else self._manifest.choice["n_clusters"]
+            self._go_on_as(self._prepared.for_distinct(facts["bounds"][-1], n_clusters))
         self._manifest.write(self._store)
 
     def _why(self, name: str, survey: Scan) -> list[str]:
@@ -250,7 +248,7 @@ class _Execution:
             "key": key.content,
             "facts": facts,
             "seconds": time.perf_counter() - begun,
-            "peak_rss_bytes": _peak(receipts),
+            "peak_rss_bytes": max([peak_rss(), *(int(r["facts"].get("peak_rss_bytes", 0)) for r in receipts.values())]),
             "parts": _parts(receipts),
             "made_from": {stage: self._digests[stage] for stage in STAGES[: STAGES.index(name)]},
             "finished": now(),
@@ -282,14 +280,6 @@ class _Execution:
         return context
 
     # ---- damage
-
-    def _check_labels(self) -> None:
-        """Read the labels of a run of which nothing was computed; where they are damaged, repair them."""
-        try:
-            part = "rows-000000" if "buckets" in self._facts["label"] else "whole"
-            self._store.read(self._folder("label"), part, "labels")
-        except Damaged as damage:
-            self._repair("label", damage)
 
     def _repair(self, reader: str, damage: Damaged) -> None:
         """Compute the damaged parts of a stage again; ``reader`` is the stage that came upon one of them.
@@ -357,11 +347,6 @@ def _parts(receipts: Mapping[str, Receipt]) -> Parts:
         for part, receipt in sorted(receipts.items())
         if "attempt" in receipt
     }
-
-
-def _peak(receipts: Mapping[str, Receipt]) -> int:
-    """Largest peak of any process that worked on a stage, this one included."""
-    return max([peak_rss(), *(int(r["facts"].get("peak_rss_bytes", 0)) for r in receipts.values())])
 
 
 def _killed(name: str, error: FatalTask) -> WorkersKilled:

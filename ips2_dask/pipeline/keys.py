@@ -4,35 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
+from types import ModuleType
+from typing import Any, NamedTuple, TypedDict
 
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Plan
 from ips2_dask.stages import degrees, eigen, fuse, ingest, label, neighbors, tensor
 from ips2_dask.store.layout import FORMAT, STAGES, folder_of, key_digest
 
-if TYPE_CHECKING:
-    from ips2_dask.executors.base import Executor, Report
-    from ips2_dask.plan.choices import Choices
-    from ips2_dask.store.context import Context
-    from ips2_dask.store.integrity import Facts
-
-
-class StageModule(Protocol):
-    """A module of a stage, as `ips2_dask.stages` describes it."""
-
-    VERSION: int
-
-    def depends_on(self, params: Params, choices: Choices) -> dict[str, Any]:
-        """The stage's own parameters, for its key."""
-
-    def run(self, context: Context, executor: Executor, report: Report) -> Facts:
-        """Compute the stage."""
-
-
-MODULES: dict[str, StageModule] = dict(
-    zip(STAGES, (ingest, neighbors, tensor, degrees, eigen, fuse, label), strict=True)
-)
+_MODULES = (ingest, neighbors, tensor, degrees, eigen, fuse, label)
+MODULES: dict[str, ModuleType] = dict(zip(STAGES, _MODULES, strict=True))
+"""The module of each stage: ``VERSION``, ``depends_on(params, choices)`` and ``run(context, executor, report)``."""
 
 FEEDS = {
     "ingest": ("input", "bounds"),
@@ -112,7 +94,8 @@ def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list
     if old["version"] != new["version"]:
         texts.append(f"its code changed from version {old['version']} to {new['version']}")
     for name in sorted({*old["params"], *new["params"]}):
-        first, second = (_value(content["params"], name) for content in (old, new))
+        values = (content["params"].get(name, "nothing") for content in (old, new))
+        first, second = (value if isinstance(value, str) else repr(value) for value in values)
         if first != second:
             texts.append(f"{WORDS.get(name, name)} changed from {first} to {second}")
     for name in sorted({*old["inputs"], *new["inputs"]}):
@@ -120,8 +103,3 @@ def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list
             causes = f" ({'; '.join(above[name])})" if above.get(name) else ""
             texts.append(f"{WORDS.get(name, name)} changed{causes}")
     return texts
-
-
-def _value(params: Mapping[str, object], name: str) -> str:
-    value = params.get(name, "nothing")
-    return value if isinstance(value, str) else repr(value)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
-import importlib.metadata
-import platform
 from collections.abc import Mapping
 from typing import TypedDict, cast
 
-from ips2_dask import __version__
 from ips2_dask.pipeline.keys import Content, Key
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.plan.plan import Plan
 from ips2_dask.readers import features_of
 from ips2_dask.readers.base import Table
+from ips2_dask.runs.maintenance import versions as versions
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import FORMAT, STAGES
@@ -35,33 +32,6 @@ class StageDocument(TypedDict):
     finished: str
 
 
-class StageEntry(TypedDict):
-    """A stage in the manifest of the run that computed or reused it."""
-
-    name: str
-    folder: str
-    seconds: float
-    skipped: bool
-    state: str  # "computed", "computed again" or "reused"
-    why: list[str]
-    peak_rss_bytes: int
-    facts: Facts
-
-
-class _StoredKey(Content):
-    """The key of a stage in the manifest, with the folder that it names."""
-
-    folder: str
-
-
-class ChoiceDocument(TypedDict):
-    """The number of clusters that was chosen; the evidence of `stages.choose` stands beside these keys."""
-
-    n_clusters: int
-    key: str
-    generation: int
-
-
 @dataclasses.dataclass
 class Manifest:
     """The content of a ``manifest.json``, field by field as it is stored."""
@@ -75,11 +45,12 @@ class Manifest:
     generation: int  # raised whenever a stage has given other bytes than before, which outdates what is made from it
     versions: dict[str, str]
     started: str
-    keys: dict[str, _StoredKey]  # of every stage, also of those that are not reached yet
+    keys: dict[str, Document]  # and the folder of every stage, also of those that are not reached yet
     done: dict[str, Content]  # of each stage, the key that it was last finished under, by this or an earlier run
     beside: dict[str, str] = dataclasses.field(default_factory=dict)
-    stages: list[StageEntry] = dataclasses.field(default_factory=list)  # those finished so far, in their order
-    choice: ChoiceDocument | None = None
+    # those finished so far, in their order: name, folder, seconds, skipped, state, why, peak_rss_bytes, facts
+    stages: list[Document] = dataclasses.field(default_factory=list)
+    choice: Document | None = None  # n_clusters, key and generation, and the evidence of `stages.choose`
     finished: str | None = None
     format: int = FORMAT
 
@@ -116,25 +87,24 @@ class Manifest:
         """Store the manifest in place of the one before."""
         store.put_document(MANIFEST, self.as_dict())
 
-    def enter(self, entry: StageEntry, content: Content) -> None:
+    def enter(self, entry: Document, content: Content) -> None:
         """Record a finished stage and its key; an earlier entry of the stage is replaced."""
         self.stages[:] = [*(stage for stage in self.stages if stage["name"] != entry["name"]), entry]
         self.stages.sort(key=lambda stage: STAGES.index(stage["name"]))
         self.done[entry["name"]] = content
 
-    def take_plan(self, prepared: Prepared) -> None:
-        """Record the plan that was made anew for the distinct samples."""
-        self.params, self.choices = prepared.params.as_dict(), dataclasses.asdict(prepared.plan.choices)
-        self.plan = _plan_of(prepared.plan)
-        self.keys = _described(prepared.keys)
+    def take(self, prepared: Prepared, choice: Document | None, earlier: Document | None) -> None:
+        """Record the plan that was made anew, and the number of clusters if it was chosen.
 
-    def take_choice(self, prepared: Prepared, choice: ChoiceDocument, earlier: Document | None) -> None:
-        """Record the number of clusters that was chosen; stages that served the choice alone are left out."""
-        self.stages = [stage for stage in self.stages if stage["folder"] == prepared.keys[stage["name"]].folder]
-        names = {stage["name"] for stage in self.stages}
-        done = {name: content for name, content in self.done.items() if name in names}
-        self.params, self.choice, self.keys = prepared.params.as_dict(), choice, _described(prepared.keys)
-        self.done = {**(earlier or {}).get("done", {}), **done}
+        Stages that served the choice alone are left out then.
+        """
+        self.params, self.choices = prepared.params.as_dict(), dataclasses.asdict(prepared.plan.choices)
+        self.plan, self.keys = _plan_of(prepared.plan), _described(prepared.keys)
+        if choice is not None:
+            self.choice = choice
+            self.stages = [stage for stage in self.stages if stage["folder"] == self.keys[stage["name"]]["folder"]]
+            done = {stage["name"]: self.done[stage["name"]] for stage in self.stages}
+            self.done = {**(earlier or {}).get("done", {}), **done}
 
 
 def read_manifest(store: Store) -> Document | None:
@@ -148,7 +118,7 @@ def read_stage(store: Store, folder: str) -> StageDocument | None:
     return cast("StageDocument | None", store.get_document(f"{folder}/stage.json"))
 
 
-def _described(keys: Mapping[str, Key]) -> dict[str, _StoredKey]:
+def _described(keys: Mapping[str, Key]) -> dict[str, Document]:
     """The keys as the manifest stores them."""
     return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
 
@@ -156,14 +126,6 @@ def _described(keys: Mapping[str, Key]) -> dict[str, _StoredKey]:
 def now() -> str:
     """The time, to the second, in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Versions of the packages that results depend on; cached, since the look-up outlasts a stage of a small fit."""
-    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-    own = {"ips2_dask": __version__, "python": platform.python_version()}
-    return own | {name: importlib.metadata.version(name) for name in names}
 
 
 def _plan_of(plan: Plan) -> list[Document]:

@@ -35,15 +35,12 @@ GivenMatrix: TypeAlias = Matrix | str | Path
 
 
 NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    (
-        "tensor",
-        "decomposable",
-        ("sigma", "epsilon", "operator"),
-        "that tensor is made of S alone, and is never assembled",
-    ),
+    ("tensor", "decomposable", ("sigma", "epsilon", "operator"), "that tensor is made of S, and is never assembled"),
     ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
     ("affinity", "precomputed", ("bandwidth",), "S is given"),
     ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
+    *(("graph", graph, ("shards",), "nothing is in shards") for graph in ("exact", "pynndescent")),
+    *(("assign_labels", by, ("resolution",), "only Leiden has one") for by in ("auto", "kmeans", "density")),
 )
 """A parameter, one of its values, the parameters that no stage reads with that value, and why."""
 
@@ -129,19 +126,13 @@ def open_inputs(
         source = open_source(
             source, labels_column=labels_column, transpose=transpose, features=features, text=text, client=client
         )
-    _check_no_row_is_dropped(source, similarity, knn_graph)
-    return Inputs(source, similarity, knn_graph, reading)
-
-
-def _check_no_row_is_dropped(source: Source, similarity: GivenMatrix | None, knn_graph: GivenMatrix | None) -> None:
-    """Refuse to leave rows out of a table that comes with a matrix of all rows."""
     fitted = features_of(source)
     if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
         name = "similarity" if similarity is not None else "knn_graph"
-        found = "a matrix of all rows with missing='drop' (--missing drop)"
-        allowed = "missing='refuse' or 'median'"
+        found, allowed = "a matrix of all rows with missing='drop' (--missing drop)", "missing='refuse' or 'median'"
         why = "its rows would no longer be those of the samples"
         raise BadInput(name, found, allowed, why, "take the incomplete rows out of both beforehand")
+    return Inputs(source, similarity, knn_graph, reading)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -171,7 +162,7 @@ class Prepared:
 
     def check(self) -> None:
         """Refuse what can't run, for want of memory or because of its side inputs, before anything is computed."""
-        check_memory(self.plan, *memory_limits(self.resources), self._saving)
+        check_memory(self.plan, *clusters.machines_of(self.resources).limits, self._saving)
         self.inputs.side_inputs(self.requested)
 
     def _saving(self) -> str | None:
@@ -188,7 +179,7 @@ class Prepared:
                 params = dataclasses.replace(self.requested, **({name: value} if of_params else {}))
                 resources = dataclasses.replace(self.resources, **({} if of_params else {name: value}))
                 other = plan_run(self.source, params, resources, knn_graph=self.inputs.knn_graph is not None)
-                if keeps_limits(other, *memory_limits(resources)):
+                if keeps_limits(other, *clusters.machines_of(resources).limits):
                     return f"{name}={value!r}"
         return None
 
@@ -230,8 +221,13 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     """
     check_params(params, resources, knn_graph=knn_graph)
     m, f = source.shape
-    if isinstance(source, Source):
-        _check_features(source, params)
+    if isinstance(source, Source) and features_of(source) is not None and params.metric == "precomputed":
+        found, why = (
+            "columns, drop_columns, one_hot or missing with metric='precomputed'",
+            "distances would be taken away",
+        )
+        remedy = "leave them out, or give the samples and another metric"
+        raise BadInput(source.name, found, "them with features", why, remedy)
     params = widest(params, m)
     check_shape(m, f, params, source.name)
     machines = clusters.machines_of(resources)
@@ -248,20 +244,6 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     )
     check_entries(plan, params)
     return plan
-
-
-def memory_limits(resources: Resources) -> tuple[int | None, int | None, int | None]:
-    """Bytes that a worker, the driver and a scheduler of its own may use; None where nothing limits them."""
-    return clusters.machines_of(resources).limits
-
-
-def _check_features(source: Source, params: Params) -> None:
-    """Refuse to choose, encode or fill columns of a matrix whose columns are the samples."""
-    if features_of(source) is not None and params.metric == "precomputed":
-        found = "columns, drop_columns, one_hot or missing with metric='precomputed'"
-        allowed = "them with features"
-        why = "distances to some samples would be taken away"
-        raise BadInput(source.name, found, allowed, why, "leave them out, or give the samples and another metric")
 
 
 # ---- options that would have no effect; one at its default is never refused
@@ -286,20 +268,9 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
                 raise _no_effect(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
     if params.assign_labels == "leiden":
         _check_leiden(params)
-    elif _changed(params, ["resolution"]):
-        with_, allowed = f"assign_labels={params.assign_labels!r}", "assign_labels='leiden'"
-        why = "only Leiden's communities have one"
-        raise _no_effect("resolution", params.resolution, with_, allowed, why)
-    if params.shards is not None and params.graph not in ("auto", "shards"):
-        raise _no_effect(
-            "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
-        )
-    if params.shards is not None and params.metric == "precomputed":
-        raise _no_effect(
-            "shards", params.shards, "metric='precomputed'", "another metric", "distances that are given are read"
-        )
-    if knn_graph and params.shards is not None:
-        raise _no_effect("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
+    if params.shards is not None and (knn_graph or params.metric == "precomputed"):
+        other = "a knn_graph" if knn_graph else "metric='precomputed'"
+        raise _no_effect("shards", params.shards, other, "a graph that is searched for", "neighbours are given")
     if resources.vectors == "chunked" and params.tensor == "decomposable":
         why = "its eigenvectors are those of samples, of which one process solves all"
         raise _no_effect("vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor", why)
@@ -308,12 +279,9 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
 def _check_leiden(params: Params) -> None:
     """Refuse Leiden without igraph, and a resolution together with a number of clusters."""
     if not leiden.available():
-        found = "'leiden' without igraph"
-        allowed = "'leiden' where igraph is installed"
-        why = "nothing would find the communities"
-        raise BadInput(
-            "assign_labels", found, allowed, why, "run pip install 'ips2-dask[graph]', or choose other labels"
-        )
+        found, allowed = "'leiden' without igraph", "'leiden' where igraph is installed"
+        remedy = "run pip install 'ips2-dask[graph]', or choose other labels"
+        raise BadInput("assign_labels", found, allowed, "nothing would find the communities", remedy)
     if params.max_clusters is None and _changed(params, ["resolution"]):
         found = f"{params.resolution!r} with n_clusters={params.n_clusters}"
         why = "it would count for nothing: for a given number of clusters the resolution is sought"

@@ -19,8 +19,8 @@ from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.execution import execute
-from ips2_dask.pipeline.manifest import read_stage, versions
-from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, check_machines, open_inputs, plan_run, prepare
+from ips2_dask.pipeline.manifest import read_stage
+from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, check_machines, open_inputs, prepare
 from ips2_dask.plan.checks import disk_warning
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.progress import Progress
@@ -38,8 +38,6 @@ START_SECONDS = 3.0
 
 IN_CORE_STAGES = ("assemble", "eigen")
 """Stages that this process computes by itself where it holds the block vectors: a cluster would not help them."""
-
-__all__ = ["Progress", "Shaped", "plan_run", "run", "run_each", "versions"]
 
 
 def run(
@@ -146,15 +144,18 @@ def run(
     if store is None and (client is not None or own_cluster):
         folder = _TemporaryFolder()  # where workers meet
         store = folder.name
-    opened = _open_store(store, fresh)
-    _warn_of_disk(prepared, opened)
+    opened: Store = MemoryStore()
+    if store is not None:
+        opened = ZarrStore(store)
+        check_directory(opened, fresh)
+        _warn_of_disk(prepared, str(opened.location))
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor()
         if client is not None:
             executor = on_client(client, resources)
         elif own_cluster and (
             performance_report is not None
-            or _names_machines(resources)
+            or resources != Resources(partition_rows=resources.partition_rows, vectors=resources.vectors)  # machines
             or is_worth_a_cluster(MemoryStore() if fresh else opened, [prepared])
         ):
             executor = stack.enter_context(clusters.executor(resources, needed_bytes([prepared])))
@@ -186,12 +187,6 @@ def on_client(client: Client, resources: Resources) -> Executor:
     from ips2_dask.executors.dask import DaskExecutor  # noqa: PLC0415  it loads Dask, which takes half a second
 
     return DaskExecutor(client, resources.threads_per_worker)
-
-
-def _names_machines(resources: Resources) -> bool:
-    """Whether resources say anything about who computes, and not only about how the work is cut."""
-    cut = {name: getattr(resources, name) for name in ("partition_rows", "vectors")}
-    return resources != dataclasses.replace(Resources(), **cut)
 
 
 def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
@@ -232,19 +227,9 @@ class _TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
-def _warn_of_disk(prepared: Prepared, store: Store) -> None:
+def _warn_of_disk(prepared: Prepared, location: str) -> None:
     """Warn where a run directory that is not there yet would not fit on its disk."""
-    if store.location is None or "://" in store.location or Path(store.location).exists():
-        return
-    text = disk_warning(prepared.plan, store.location)
+    is_new = "://" not in location and not Path(location).exists()
+    text = disk_warning(prepared.plan, location) if is_new else None
     if text is not None:
         warnings.warn(text, IPS2Warning, stacklevel=3)
-
-
-def _open_store(store: str | Path | None, fresh: bool) -> Store:
-    """The store of a run: in memory, or a checked directory that is not made yet."""
-    if store is None:
-        return MemoryStore()
-    opened = ZarrStore(store)
-    check_directory(opened, fresh)
-    return opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from ips2_dask.store.files import partial_file
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetWriter
-
     from ips2_dask.runs.results import Results
+
+Write = Callable[[Columns], None]
 
 LABEL_ENDINGS = (".csv", ".parquet", ".h5ad")
 PREDICTION_ENDINGS = (".csv", ".tsv", ".parquet", ".npy")
@@ -58,68 +58,82 @@ def write_labels(run: Results, path: str | Path, input: str | Path | None = None
         Where the ending is another one, the place can't be written, or the .h5ad is not of these samples or has
         something of its own by these names.
     """
-    target = Path(os.path.expanduser(path))
+    target = check_file(path, LABEL_ENDINGS)
     ending = target.suffix.lower()
-    if ending not in LABEL_ENDINGS:
-        fault, why = f"the ending {target.suffix or 'none'!r}", "the format would be guessed at"
-        raise BadInput(str(target), fault, ", ".join(LABEL_ENDINGS), why, "name the file with one of these endings")
     if input is not None and ending != ".h5ad":
         found = f"{input} for a {target.suffix} file"
         raise BadInput("input", found, "an input for an .h5ad file", "it would be ignored", "leave it out")
-    if not target.absolute().parent.is_dir() or target.is_dir():
-        fault, why = "no such folder, or a folder", "there would be nowhere to write"
-        raise BadInput(
-            str(target), fault, "a file in a folder that exists", why, "make the folder first, or name another file"
-        )
     try:
         with partial_file(target) as partial:
             if ending == ".h5ad":
                 write_h5ad(run, partial, input)
             else:
-                _write_table(run, partial, ending)
+                with _writer(partial, ending) as write:
+                    for block in run.iter_labels():
+                        rows = block.first, block.first + len(block.labels)
+                        names = run.names_between(*rows)
+                        samples = np.arange(*rows) if names is None else names
+                        write({"sample": samples, "cluster": block.labels, **sample_columns(block)})
     except OSError as error:
-        fault = f"a file that can't be written ({error.strerror or error})"
-        allowed = "a place this user may write to"
-        why = "the labels would be lost"
-        raise BadInput(
-            str(target), fault, allowed, why, "free some room, change the permissions, or name another file"
-        ) from None
+        fault, allowed = f"a file that can't be written ({error.strerror or error})", "a place this user may write to"
+        remedy = "free some room, change the permissions, or name another file"
+        raise BadInput(str(target), fault, allowed, "the labels would be lost", remedy) from None
     return target
 
 
-def _write_table(run: Results, partial: Path, ending: str) -> None:
-    """Write names, labels and what is known of them, by blocks of rows."""
-    with contextlib.closing(_writer(partial, ending)) as writer:
-        for block in run.iter_labels():
-            rows = block.first, block.first + len(block.labels)
-            names = run.names_between(*rows)
-            samples = np.arange(*rows) if names is None else names
-            writer.write({"sample": samples, "cluster": block.labels, **sample_columns(block)})
+def check_file(name: str | Path, endings: Sequence[str]) -> Path:
+    """The path of a file that is to be written; refused where it has another ending, or can't be."""
+    path = Path(os.path.expanduser(name))
+    if path.suffix.lower() not in endings:
+        found, why = f"the ending {path.suffix or 'none'!r}", "its format would be unknown"
+        raise BadInput(str(path), found, ", ".join(endings), why, "name the file with one of these endings")
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        found, allowed = "no folder to put it in, or a folder of that name", "a file in a folder that exists"
+        remedy = "make the folder first, or name another file"
+        raise BadInput(str(path), found, allowed, "there would be nowhere to write", remedy)
+    return path
 
 
-class Writer(Protocol):
-    """Writes blocks of columns to a file."""
+def check_prediction_file(name: str, labels_only: bool) -> Path:
+    """The path of a file for predictions; refused where it can't be one, or .npy shall hold more than labels."""
+    path = check_file(name, PREDICTION_ENDINGS)
+    if path.suffix.lower() == ".npy" and not labels_only:
+        found, wanted = "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet"
+        raise BadInput(name, found, wanted, "columns of different types would have no place", "give another ending")
+    return path
 
-    def write(self, columns: Columns) -> None:
-        """Write some rows."""
 
-    def close(self) -> None:
-        """End the file."""
+@contextlib.contextmanager
+def prediction_writer(path: Path, n_rows: int) -> Iterator[Write]:
+    """A function that writes blocks of columns to a file, which is there as a whole once the block ends in order.
+
+    The columns of all blocks have ``n_rows`` values together.
+    """
+    with partial_file(path) as partial, _writer(partial, path.suffix.lower(), n_rows) as write:
+        yield write
 
 
-class _TextWriter:
-    def __init__(self, path: Path, mark: str) -> None:
-        self._stream = path.open("w", newline="", encoding="utf-8")
-        self._writer, self._begun = csv.writer(self._stream, delimiter=mark, lineterminator="\n"), False
+# ---- formats
 
-    def write(self, columns: Columns) -> None:
-        if not self._begun:
-            self._writer.writerow(columns)
-            self._begun = True
-        self._writer.writerows(zip(*map(_words, columns.values()), strict=True))
 
-    def close(self) -> None:
-        self._stream.close()
+def _writer(path: Path, ending: str, n_rows: int = 0) -> contextlib.AbstractContextManager[Write]:
+    """A function that writes some rows of columns."""
+    if ending == ".npy":
+        return _label_writer(path, n_rows)
+    return _parquet_writer(path) if ending == ".parquet" else _text_writer(path, "\t" if ending == ".tsv" else ",")
+
+
+@contextlib.contextmanager
+def _text_writer(path: Path, mark: str) -> Iterator[Write]:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, delimiter=mark, lineterminator="\n")
+
+        def write(columns: Columns) -> None:
+            if not stream.tell():
+                writer.writerow(columns)
+            writer.writerows(zip(*map(_words, columns.values()), strict=True))
+
+        yield write
 
 
 def _words(values: AnyArray) -> list[str]:
@@ -129,70 +143,33 @@ def _words(values: AnyArray) -> list[str]:
     return values.astype(str).tolist()
 
 
-class _ParquetWriter:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: ParquetWriter | None = None
+@contextlib.contextmanager
+def _parquet_writer(path: Path) -> Iterator[Write]:
+    import pyarrow  # noqa: PLC0415  it takes a while, and other formats do without
+    import pyarrow.parquet  # noqa: PLC0415
 
-    def write(self, columns: Columns) -> None:
-        import pyarrow  # noqa: PLC0415  it takes a while, and other formats do without
-        import pyarrow.parquet  # noqa: PLC0415
+    with contextlib.ExitStack() as stack:
+        writers: list[pyarrow.parquet.ParquetWriter] = []  # one, once the columns are known
 
-        text = {name: values.tolist() for name, values in columns.items() if values.dtype.kind == "U"}
-        table = pyarrow.table(columns | text)
-        self._writer = self._writer or pyarrow.parquet.ParquetWriter(self._path, table.schema)
-        self._writer.write_table(table)
+        def write(columns: Columns) -> None:
+            text = {name: values.tolist() for name, values in columns.items() if values.dtype.kind == "U"}
+            table = pyarrow.table(columns | text)
+            if not writers:
+                writers.append(stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema)))
+            writers[0].write_table(table)
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
-class _LabelWriter:
-    """Writes labels to a .npy file as they come; the number of them goes into its header at the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._stream, self._n = path.open("wb"), 0
-        self._write_header()
-
-    def _write_header(self) -> None:
-        header = {"descr": "<i4", "fortran_order": False, "shape": (self._n,)}
-        np.lib.format.write_array_header_1_0(self._stream, header)  # equally long for every length of the array
-
-    def write(self, columns: Columns) -> None:
-        self._stream.write(np.ascontiguousarray(columns["label"], "<i4").tobytes())
-        self._n += len(columns["label"])
-
-    def close(self) -> None:
-        self._stream.seek(0)
-        self._write_header()
-        self._stream.close()
-
-
-def _writer(path: Path, ending: str) -> Writer:
-    if ending == ".parquet":
-        return _ParquetWriter(path)
-    return _LabelWriter(path) if ending == ".npy" else _TextWriter(path, "\t" if ending == ".tsv" else ",")
-
-
-def check_prediction_file(name: str, labels_only: bool) -> Path:
-    """The path of a file for predictions; refused where it can't be one, or .npy shall hold more than labels."""
-    path = Path(name)
-    ending = path.suffix.lower()
-    if ending not in PREDICTION_ENDINGS:
-        allowed = ", ".join(PREDICTION_ENDINGS)
-        raise BadInput(name, f"the ending {ending!r}", allowed, "its format would be unknown", "give one of these")
-    if ending == ".npy" and not labels_only:
-        found, wanted = "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet"
-        raise BadInput(name, found, wanted, "columns of different types would have no place", "give another ending")
-    if not path.absolute().parent.is_dir() or path.is_dir():
-        found, wanted = "no folder to put it in, or a folder of that name", "a file in a folder that exists"
-        raise BadInput(name, found, wanted, "there would be nowhere to write", "make the folder first")
-    return path
+        yield write
 
 
 @contextlib.contextmanager
-def prediction_writer(path: Path) -> Iterator[Writer]:
-    """A writer of blocks of columns to a file, which appears as a whole when the block ends without an error."""
-    with partial_file(path) as partial, contextlib.closing(_writer(partial, path.suffix.lower())) as writer:
-        yield writer
+def _label_writer(path: Path, n_rows: int) -> Iterator[Write]:
+    array, done = np.lib.format.open_memmap(path, "w+", np.dtype("<i4"), (n_rows,)), 0
+
+    def write(columns: Columns) -> None:
+        nonlocal done
+        labels = columns["label"]
+        array[done : done + len(labels)] = labels
+        done += len(labels)
+
+    yield write
+    array.flush()

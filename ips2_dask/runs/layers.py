@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import density, rounding
-from ips2_dask.kernels import density as kernel
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
@@ -48,12 +47,6 @@ class Layer(NamedTuple):
     each: Float64  # (n_clusters,) persistence of each cluster, from 0 to 1
     splits: tuple[tuple[Part, ...], ...]  # parts of each cluster in the next finer layer, the largest first; () if none
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold, all but the labels."""
-        fields = {name: value for name, value in self._asdict().items() if name != "labels"}
-        splits = [[part._asdict() for part in parts] for parts in self.splits]
-        return {**fields, "sizes": self.sizes.tolist(), "each": self.each.tolist(), "splits": splits}
-
     def parts(self, cluster: int) -> list[int]:
         """The clusters of the next finer layer with at least `MIN_PART` of a cluster; one or none if it persists."""
         return [part.cluster for part in self.splits[cluster] if part.share >= MIN_PART] if self.splits else []
@@ -71,23 +64,19 @@ class Layers(tuple[Layer, ...]):
         found = ", ".join(f"{layer.n_clusters} clusters (stability {layer.stability:.2f})" for layer in self)
         return f"<Layers: {found or 'none'}>"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold: a list ``layers``, without labels."""
-        return {"layers": [layer.as_dict() for layer in self]}
-
 
 def find_layers(context: Context) -> Layers:
     """The layers of the run's tree, labelled in the user's numbering; refused as of `_read_tree`."""
     again = "run a sample of the data, or ask for single cuts by other numbers of clusters in the same directory"
-    tree = _read_tree(context, "layers", again)
-    found = kernel.layers(tree.edges, len(tree.drawn)) if len(tree.edges) else []
+    drawn, edges = _read_tree(context, "layers", again)
+    found = density.layers(edges, len(drawn)) if len(edges) else []
     if not found:
         return Layers([])
     walk = rounding.walk_matrix(read_affinity(context))
     finer: Int32 | None = None
     result: list[Layer] = []
     for one in reversed(found):
-        leaf_of = _spread(context, walk, tree, one.labels)
+        leaf_of = _spread(context, walk, drawn, one.labels)
         labels = renumber(leaf_of)
         numbers, first = np.unique(labels, return_index=True)
         leaves = leaf_of[first[numbers >= 0]]
@@ -110,20 +99,11 @@ def _splits(labels: Int32, finer: Int32) -> tuple[tuple[Part, ...], ...]:
     )
 
 
-class _Tree(NamedTuple):
-    """A run's tree of density on the most columns of its embedding."""
+def _read_tree(context: Context, what: str, again: str) -> tuple[Integer, Float64]:
+    """The tree of density on the most columns of the embedding, where this process can walk on U as well.
 
-    drawn: Integer  # (n,) the samples it is built on, in the run's numbering
-    edges: Float64  # (n - 1, 3) as of `density.spanning_tree`; none where there were too few samples
-
-
-def _tree_part(context: Context) -> str:
-    """The part that holds the tree of the most columns of the embedding."""
-    return PREFIX + Rounding("density", min(context.params.n_embedded, context.m), 0).part
-
-
-def _read_tree(context: Context, what: str, again: str) -> _Tree:
-    """The tree of the most columns, where this process can walk on U as well.
+    Returns the samples that it is built on, (n,), in the run's numbering, and its edges, (n - 1, 3) as of
+    `density.spanning_tree`, none where there were too few samples.
 
     It is refused where there is none, or U is in chunks and too large for this process. ``what`` is asked for, and
     ``again`` is the remedy for too many samples.
@@ -131,24 +111,24 @@ def _read_tree(context: Context, what: str, again: str) -> _Tree:
     if label_results.is_in_buckets(context) and context.m > MOST_SAMPLES:
         why = "the fused similarity of all of them would be read into this process"
         raise BadInput(what, f"{context.m:,} samples of a run in chunks", f"at most {MOST_SAMPLES:,}", why, again)
-    if context.params.embedding != "spectral" or context.receipt("label", _tree_part(context)) is None:
+    part = PREFIX + Rounding("density", min(context.params.n_embedded, context.m), 0).part
+    if context.params.embedding != "spectral" or context.receipt("label", part) is None:
         check_there(context.store)
         found = "a run without a tree of density"
         allowed = "embedding='spectral' with assign_labels='auto' or 'density'"
         why = "there would be nothing to cut"
         raise BadInput(what, found, allowed, why, "run it again with embedding='spectral' and assign_labels='auto'")
-    part = _tree_part(context)
-    return _Tree(*(np.asarray(context.read("label", part, name)) for name in ("drawn", "edges")))
+    return np.asarray(context.read("label", part, "drawn")), np.asarray(context.read("label", part, "edges"))
 
 
-def _spread(context: Context, walk: Matrix, tree: _Tree, leaf_of: Int32) -> Int32:
+def _spread(context: Context, walk: Matrix, drawn: Integer, leaf_of: Int32) -> Int32:
     """Labels of all rows, (rows,), from the leaf of each sample of a tree, (n,), -1 where it is in none.
 
     Samples in no leaf get the label of the largest share of a walk, islands and equal rows that of the sample they
     follow, and a larger component without a leaf that of the sample nearest to it. Labels are numbers of leaves.
     """
     labels = np.full(context.m, -1, np.int32)
-    labels[tree.drawn] = leaf_of
+    labels[drawn] = leaf_of
     shares = rounding.spread(MatrixOperator(walk).matmat, labels, int(leaf_of.max()) + 1)
     labels = np.where(labels >= 0, labels, rounding.largest_share(shares))
     if label_results.has_followers(context):
@@ -164,13 +144,13 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     again = "run it again with this number of clusters into the same directory, which computes the last stages alone"
     if n_clusters == 1:
         return np.asarray(context.by_row(np.zeros(context.m, np.int32)), np.int32)
-    tree = _read_tree(context, "cut", again)
-    n = len(tree.drawn)
-    clustering = density.cut(tree.edges, n, n_clusters) if len(tree.edges) else None
+    drawn, edges = _read_tree(context, "cut", again)
+    n = len(drawn)
+    clustering = density.cut(edges, n, n_clusters) if len(edges) else None
     if clustering is None:
-        levels = density.levels(tree.edges, n, n) if len(tree.edges) else []
-        numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(tree.edges, n, c)]
+        levels = density.levels(edges, n, n) if len(edges) else []
+        numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(edges, n, c)]
         found = str(n_clusters)
         allowed = f"a number of leaves that the tree of density has: {', '.join(map(str, numbers))}"
         raise BadInput("n_clusters", found, allowed, "clusters would be made up", f"give one of these, or {again}")
-    return renumber(_spread(context, rounding.walk_matrix(read_affinity(context)), tree, clustering.labels))
+    return renumber(_spread(context, rounding.walk_matrix(read_affinity(context)), drawn, clustering.labels))

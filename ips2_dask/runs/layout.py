@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from ips2_dask.kernels import layout as kernel
 from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_unsigned
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Float32, Int32, Int64
+from ips2_dask.typing import AnyArray, Float32, Int32, Int64
 
 MOST_SAMPLES = 100_000
 """Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
@@ -66,19 +66,26 @@ def lay_out(context: Context) -> Layout:
 def drawn(context: Context, most: int) -> tuple[Int64, Int64]:
     """All samples, or ``most`` of them: their numbers in the run and their rows, (n,) each, by ascending row.
 
-    Those of the smallest hashes of their rows are drawn, partition by partition, so that the draw does not depend on
-    how the run was cut.
+    Those of the smallest hashes of their rows are drawn, so that the draw does not depend on how the run was cut.
     """
-    numbers, rows = np.empty(0, np.int64), np.empty(0, np.int64)
-    for b in range(context.n_partitions):
-        numbers = np.concatenate([numbers, np.arange(*context.span(b))])
-        rows = np.concatenate([rows, np.asarray(context.user_numbers(b), np.int64)])
-        if len(rows) > most:
-            hashed = draws.hashes(rows, context.params.random_state, DRAW)
-            first = np.lexsort((rows, hashed))[:most]
-            numbers, rows = numbers[first], rows[first]
+    numbers, rows = least(context, most, lambda _, rows: draws.hashes(rows, context.params.random_state, DRAW))
     order = np.argsort(rows)
     return numbers[order], rows[order]
+
+
+def least(context: Context, n: int, key: Callable[[int, Int64], AnyArray]) -> tuple[Int64, Int64]:
+    """The n samples of the smallest keys, then rows, found partition by partition: their numbers and rows, (n,) each.
+
+    ``key(b, rows)`` gives the keys of the samples of partition b, of which these are the rows.
+    """
+    numbers, rows, keys = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    for b in range(context.n_partitions):
+        own = np.asarray(context.user_numbers(b), np.int64)
+        numbers, rows = np.concatenate([numbers, np.arange(*context.span(b))]), np.concatenate([rows, own])
+        keys = np.concatenate([keys, key(b, own)]) if len(keys) else key(b, own)
+        first = np.lexsort((rows, keys))[:n]
+        numbers, rows, keys = numbers[first], rows[first], keys[first]
+    return numbers, rows
 
 
 def of_rows(context: Context, layout: Layout) -> Float32:
@@ -93,18 +100,11 @@ def of_rows(context: Context, layout: Layout) -> Float32:
     return np.asarray(context.by_row(found), np.float32)
 
 
-class LabelsAt(NamedTuple):
-    """What is said of some rows of the input."""
-
-    labels: Int32  # (n,)
-    certainty: Float32  # (n,)
-
-
-def labels_at(blocks: Iterator[label_results.LabelBlock], rows: Int64) -> LabelsAt:
-    """Labels and certainty of some rows, ascending, from the run's blocks of rows (`Run.iter_labels`)."""
+def labels_at(blocks: Iterator[label_results.LabelBlock], rows: Int64) -> tuple[Int32, Float32]:
+    """Labels and certainty, (n,) each, of some rows, ascending, from the run's blocks of rows (`Run.iter_labels`)."""
     labels, certainty = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
     for block in blocks:
         low, high = np.searchsorted(rows, [block.first, block.first + len(block.labels)])
         own = rows[low:high] - block.first
         labels[low:high], certainty[low:high] = block.labels[own], block.certainty[own]
-    return LabelsAt(labels, certainty)
+    return labels, certainty

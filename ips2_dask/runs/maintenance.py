@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib.metadata
 import os
+import platform
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ips2_dask import __version__
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.store import lock
 from ips2_dask.store.base import Store
@@ -90,7 +94,13 @@ def read_manifest(store: ZarrStore) -> Document:
     _check_format(store, manifest)
     if not whole:
         raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
-    _check_folders(store, manifest)
+    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
+    for folder in (*folders, *manifest["beside"].values()):
+        if not FOLDER.fullmatch(str(folder)):  # a stranger's may lead out of the directory
+            found, allowed = f"a manifest with the folder {folder!r}", "names of stages' folders"
+            why = "files that are no part of a run could be read or removed"
+            remedy = "do not use this directory: no run has written it so"
+            raise BadInput(f"{store.location}", found, allowed, why, remedy)
     return manifest
 
 
@@ -100,19 +110,6 @@ def check_there(store: Store) -> None:
         allowed = "the directory of the run, which was there when it was opened"
         remedy = "open it where it is now, with ips2_dask.open_run, or run it again"
         raise BadInput(f"{store.location}", "no run any more", allowed, "there would be nothing to read", remedy)
-
-
-def _check_folders(store: ZarrStore, manifest: Document) -> None:
-    """Refuse a manifest whose folders have names that no run gives; a stranger's may lead out of the directory."""
-    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
-    for folder in (*folders, *manifest["beside"].values()):
-        if not FOLDER.fullmatch(str(folder)):
-            found = f"a manifest with the folder {folder!r}"
-            allowed = "names of stages' folders"
-            why = "files that are no part of a run could be read or removed"
-            raise BadInput(
-                f"{store.location}", found, allowed, why, "do not use this directory: no run has written it so"
-            )
 
 
 def _check_format(store: ZarrStore, manifest: Document) -> None:
@@ -142,6 +139,14 @@ def status(path: str | Path) -> dict[str, Any]:
     stages = [{f: done[name][f] for f in fields} if name in done else {"name": name, **undone} for name in STAGES]
     entries = ("input", "params", "versions", "created", "started", "finished")
     return {"directory": str(path), **{e: manifest[e] for e in entries}, "running": running, "stages": stages}
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of the packages that results, or what processes say to each other, depend on; looking takes a while."""
+    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
+    own = {"ips2_dask": __version__, "python": platform.python_version()}
+    return own | {name: importlib.metadata.version(name) for name in names}
 
 
 @dataclasses.dataclass

@@ -109,12 +109,7 @@ def _light(run: Results, source: Table) -> Table:
 
 
 def _check_predictable(context: Context) -> None:
-    """Refuse a run that keeps nothing for new samples.
-
-    Raises
-    ------
-    BadInput
-    """
+    """Refuse a run that keeps nothing for new samples."""
     if context.metric.precomputed:
         found = repr(context.params.metric)
         allowed = "a metric of samples"
@@ -238,18 +233,13 @@ def _standardized(context: Context, name: str, numbers: Int64, rows: AnyArray) -
     X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
     far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
     if len(far):
-        found = f"row {numbers[far[0]]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre"
+        reach, unit = float(np.abs(X[far[0]]).max()), 2.0**context.exponent  # of the (scaled) data
+        length = f"{reach * unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * unit:.3g}"
+        found = f"row {numbers[far[0]]}, which lies {length} from the training samples' centre"
         allowed = f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are"
         why = "squared distances would overflow float32"
         raise BadInput(name, found, allowed, why, "check that they are in the units of the training samples")
     return np.ascontiguousarray(X)
-
-
-def _farthest(context: Context, row: Float32) -> str:
-    """How far a row is from the centre in its farthest column, in the units of the (scaled) data."""
-    reach = float(np.abs(row).max())
-    unit = 2.0**context.exponent
-    return f"{reach * unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * unit:.3g}"
 
 
 class _Extended(NamedTuple):

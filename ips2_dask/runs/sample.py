@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.runs import label_results
+from ips2_dask.runs.layout import least
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import known_labels
 from ips2_dask.stages.similarity_views import Similarities, numbered_parts
@@ -100,17 +101,5 @@ def shown(run: Run) -> Run:
     if not label_results.is_in_buckets(context) or context.m <= SHOWN:
         return run.clustered
     drawn = np.random.default_rng([0, 22]).choice(context.m, SHOWN, replace=False)
-    return RunSample(run, np.union1d(drawn, _least_certain(run, UNCERTAIN)))
-
-
-def _least_certain(run: Run, n: int) -> Int64:
-    """The n samples whose labels are least certain, ascending, found partition by partition; ties by user's number."""
-    context = run._context
-    certainty, numbers, samples = np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
-    for b in range(context.n_partitions):
-        certainty = np.concatenate([certainty, label_results.of_partition(context, "certainty", b)])
-        numbers = np.concatenate([numbers, context.user_numbers(b)])
-        samples = np.concatenate([samples, np.arange(*context.span(b))])
-        first = np.lexsort((numbers, certainty))[:n]
-        certainty, numbers, samples = certainty[first], numbers[first], samples[first]
-    return np.sort(samples)
+    uncertain, _ = least(context, UNCERTAIN, lambda b, _: label_results.of_partition(context, "certainty", b))
+    return RunSample(run, np.union1d(drawn, uncertain))

@@ -24,7 +24,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from ips2_dask import Params, datasets, run
 from ips2_dask.kernels import choice, density, rounding
 from ips2_dask.kernels.density import Level
-from ips2_dask.metrics import accuracy, adjusted_rand
+from ips2_dask.metrics import accuracy
 
 Record = dict[str, Any]
 RESULTS = ROOT / "notebooks" / "results"
@@ -184,7 +184,7 @@ def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str,
     all_of_them, facts, U = roundings.candidates(found), roundings._facts(found), found.similarity("fused")
     (kept,) = (it for it in all_of_them if (it[0].rounding, it[0].columns) == (facts["rounding"], facts["columns"]))
     assert (kept[0].cut, kept[0].left_out) == (facts["cut"], facts["left_out"])
-    assert adjusted_rand(found.labels, kept[1]) == 1
+    assert adjusted_rand_score(found.labels, kept[1]) == 1
     assert roundings.chosen([one for one, _ in all_of_them], roundings.Rule()) is kept[0]
     assert roundings.known_cut(found, 2 * kept[1] + 1) == pytest.approx(kept[0].cut, abs=1e-6)  # numbers are missing
     for one, labels in all_of_them:

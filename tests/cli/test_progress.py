@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, progress
+from ips2_dask.cli.display import JsonLog, LiveProgress, PlainProgress, in_words, progress
 from ips2_dask.cli.main import main
 from ips2_dask.progress import Progress
 from ips2_dask.store.layout import STAGES
@@ -53,35 +53,38 @@ class Clock:
         return self.now
 
 
-def test_the_pace_says_rate_and_time_left_and_starts_anew_with_another_round() -> None:
+def test_a_stage_says_rate_and_time_left_and_starts_anew_with_another_round() -> None:
     clock = Clock()
-    pace = Pace(clock)
-    assert str(pace) == ""
+    shown = PlainProgress(clock)
+    shown.begin("tensor")
+    assert in_words(shown._task) == ""
     clock.now += 4
-    pace.advance(40, 200)
-    assert str(pace) == "40 of 200, 10/s, 16 s left"
+    shown.advance("tensor", 40, 200)
+    assert in_words(shown._task) == "40 of 200, 10/s, 16 s left"
     clock.now += 16
-    pace.advance(200, 200)
-    assert pace.left() is None
-    pace.advance(0, 10)
-    clock.now += 30
-    pace.advance(1, 10)
-    assert str(pace) == "1 of 10, 30.0 s each, 4 min 30 s left"
+    shown.advance("tensor", 200, 200)
+    assert "left" not in in_words(shown._task)
+    shown.advance("tensor", 0, 10)
+    clock.now += 29
+    shown.advance("tensor", 1, 10)
+    assert in_words(shown._task) == "1 of 10, 29.0 s each, 4 min 21 s left"
 
 
 def test_the_solvers_bar_is_the_logarithm_of_its_residual() -> None:
     clock = Clock()
-    pace = Pace(clock)
-    pace.note({"residual": 1e-1, "tol": 1e-3})
-    assert (pace.done, pace.total) == (0.0, 1.0)
+    shown = PlainProgress(clock)
+    shown.begin("eigen")
+    shown.note("eigen", {"residual": 1e-1, "tol": 1e-3})
+    assert (shown._task.completed, shown._task.total) == (0.0, 1.0)
     clock.now += 10
-    pace.note({"residual": 1e-2, "tol": 1e-3})
-    assert pace.done == pytest.approx(0.5)
-    assert str(pace) == "residual 1.0e-02, tolerance 1e-03, 10 s left"
-    pace.note({"residual": 1e-5, "tol": 1e-3})
-    assert pace.done == 1.0
-    pace.note({"something": "else"})
-    assert str(pace) == "residual 1.0e-05, tolerance 1e-03"
+    shown.note("eigen", {"residual": 1e-2, "tol": 1e-3})
+    assert shown._task.completed == pytest.approx(0.5)
+    assert in_words(shown._task) == "residual 1.0e-02, tolerance 1e-03, 10 s left"
+    shown.note("eigen", {"residual": 1e-5, "tol": 1e-3})
+    assert shown._task.completed == 1.0
+    shown.note("eigen", {"something": "else"})
+    shown.advance("eigen", 0, 1)
+    assert in_words(shown._task) == "residual 1.0e-05, tolerance 1e-03"
 
 
 def test_a_log_gets_a_line_a_stage_and_one_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

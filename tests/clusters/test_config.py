@@ -12,8 +12,7 @@ import yaml
 from ips2_dask import BadInput, Resources
 from ips2_dask.cli.main import main
 from ips2_dask.clusters import config_of, load, shipped
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, field_names
-from ips2_dask.clusters.loading import NOT_CLUSTERS
+from ips2_dask.clusters.config import MANAGERS, NOT_CLUSTERS, SECTIONS, Config, field_names
 from ips2_dask.clusters.resources import settled
 
 CONFIGS = [name for name in shipped() if name not in NOT_CLUSTERS]

@@ -15,9 +15,10 @@ from dask.utils import parse_timedelta
 import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli.main import main
-from ips2_dask.clusters import checks, local, workers
-from ips2_dask.clusters.loading import load
-from ips2_dask.clusters.worker_check import check_worker, versions
+from ips2_dask.clusters import local, workers
+from ips2_dask.clusters.config import load
+from ips2_dask.clusters.connect import check_worker
+from ips2_dask.runs.maintenance import versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
 
@@ -98,7 +99,7 @@ def test_a_store_that_the_worker_can_not_reach_and_other_versions_are_named(tmp_
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(BadInput, match=r"pip install 'ips2-dask\[jobqueue\]'"):
-        checks.need("dask_jobqueue_that_is_not_there", "jobqueue", "a cluster on SLURM")
+        clusters.need("dask_jobqueue_that_is_not_there", "jobqueue", "a cluster on SLURM")
 
 
 def test_every_package_that_is_asked_for_has_an_extra() -> None:

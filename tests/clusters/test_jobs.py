@@ -18,9 +18,8 @@ import pytest
 
 from ips2_dask import BadInput, open_run
 from ips2_dask.cli.main import main
-from ips2_dask.clusters.job_record import new
-from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, state, submit
-from ips2_dask.clusters.loading import load
+from ips2_dask.clusters.config import load
+from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, new, state, submit
 
 DEADLINE = 120
 

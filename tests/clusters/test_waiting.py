@@ -15,8 +15,7 @@ from distributed import Client, LocalCluster
 
 from ips2_dask import BadInput, Params, Refused, Resources
 from ips2_dask.clusters import kubernetes, load
-from ips2_dask.clusters.connect import executor, with_least_workers
-from ips2_dask.clusters.waiting import Present, wait_for_workers
+from ips2_dask.clusters.connect import executor, wait_for_workers, with_least_workers
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare
 from ips2_dask.pipeline.run import needed_bytes
@@ -62,7 +61,7 @@ def shared(total: int) -> Any:
 
 
 def test_one_worker_is_enough_for_what_it_can_do_alone(client: Client) -> None:
-    assert wait_for_workers(client, shared(GIB), 100, 60) == Present(1, GIB)
+    assert wait_for_workers(client, shared(GIB), 100, 60) == 1
 
 
 def test_a_run_waits_until_the_memory_of_all_suffices(client: Client) -> None:
@@ -75,7 +74,7 @@ def test_a_run_waits_until_the_memory_of_all_suffices(client: Client) -> None:
             threading.Timer(0.3, client.cluster.scale, [3]).start()
         return int(USABLE * 3 * GIB) // n
 
-    assert wait_for_workers(client, needed, 100, 60) == Present(3, 3 * GIB)
+    assert wait_for_workers(client, needed, 100, 60) == 3
     assert seen[0] == 1
 
 
@@ -90,7 +89,7 @@ def test_of_workers_that_others_start_nobody_knows_how_many_will_come(client: Cl
         client.cluster.scale(3)
         return int(USABLE * 3 * GIB) // n
 
-    assert wait_for_workers(client, needed, None, 60) == Present(3, 3 * GIB)
+    assert wait_for_workers(client, needed, None, 60) == 3
     with pytest.raises(BadInput, match=r"found 3 workers after 0\.3 s, which have 1\.00 GiB each"):
         wait_for_workers(client, shared(50 * GIB), None, 0.3)
 

@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 from harness import run_on
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.clusters.loading import load
+from ips2_dask.clusters.config import load
 from ips2_dask.errors import Lost
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.failures import PATIENCE, Watch, losses, patience_of

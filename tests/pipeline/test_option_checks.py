@@ -27,6 +27,8 @@ OTHER: dict[str, Any] = {
     "fusion_weight": 0.2,
     "bandwidth": "median",
     "n_components": 4,
+    "shards": 3,
+    "resolution": 2.0,
 }
 CASES = [(decider, value, name) for decider, value, names, _ in NOT_READ for name in names]
 
@@ -72,8 +74,6 @@ def test_such_a_parameter_is_really_read_by_no_stage(decider: str, value: str, n
 @pytest.mark.parametrize(
     ("params", "resources", "name"),
     [
-        ({"graph": "exact", "shards": 3}, {}, "shards"),
-        ({"graph": "pynndescent", "shards": 3}, {}, "shards"),
         ({"metric": "precomputed", "shards": 3}, {}, "shards"),
         ({"tensor": "decomposable"}, {"vectors": "chunked"}, "vectors"),
     ],

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from ips2_dask import IPS2Warning, Params, Refused, Resources, run
 from ips2_dask.cli.main import main
+from ips2_dask.clusters import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline.prepare import memory_limits, plan_run
+from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
 from ips2_dask.plan.memory import USABLE, Role
@@ -241,7 +242,7 @@ def test_a_scheduler_s_pod_is_too_small_for_many_tasks_and_the_line_says_so() ->
     check_memory(together, None, None, 1)  # its scheduler is in the driver
     shape = open_source(np.zeros((500, 4)))
     resources = Resources(cluster="kubernetes")
-    assert memory_limits(resources)[2] == 4 * GIB
+    assert machines_of(resources).limits[2] == 4 * GIB
     assert plan_run(shape, Params(), resources).scheduler_bytes > 0
 
 

@@ -234,7 +234,11 @@ def test_what_is_exported_reads_back_with_anndata(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("labels.xlsx", "the ending '.xlsx'"), ("labels", "the ending 'none'"), ("none/labels.csv", "no such folder")],
+    [
+        ("labels.xlsx", "the ending '.xlsx'"),
+        ("labels", "the ending 'none'"),
+        ("none/labels.csv", "no folder to put it in"),
+    ],
 )
 def test_a_file_that_cannot_be_written_is_refused(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=said):
