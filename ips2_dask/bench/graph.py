@@ -77,7 +77,7 @@ def _pynndescent(extra: int, X: Float32, n: int, effort: int) -> NeighborLists:
     return _settled(X, kernel.descent_candidates(X, n + extra, SEED, threads=usable_cores()), n)
 
 
-def _ingested(X: Float32, n: int) -> Context:
+def in_memory(X: Float32, n: int) -> Context:
     """A run in memory up to its ingest stage, whose graph is to be sharded."""
     params = Params(n_clusters=2, n_neighbors=n, graph="shards", random_state=SEED)
     plan = make_plan(X.shape[0], X.shape[1], params)
@@ -166,7 +166,7 @@ LAYERED = tuple({"M": M, "ef_construction": ef} for M, ef in ((8, 30), (8, 60), 
 LONGER, CELLS = ({"extra": extra} for extra in (0, 2, 4, 8)), ({"cells": cells} for cells in (1, 2, 4, 8))
 BUILDERS = {
     "exact": Builder("", "", ({},), (0,), lambda X: X, _exact),
-    "shards": Builder("", "", ({},), (0,), lambda context: context, _shards, _ingested),
+    "shards": Builder("", "", ({},), (0,), lambda context: context, _shards, in_memory),
     "pynndescent": Builder("pynndescent", "pynndescent", tuple(LONGER), (0,), lambda X, extra: extra, _pynndescent),
     "faiss-ivf": Builder("faiss-cpu", "faiss", tuple(CELLS), PROBES, _build_ivf, _search_faiss),
     "faiss-hnsw": Builder("faiss-cpu", "faiss", LAYERED, SEARCHES, _build_faiss_hnsw, _search_faiss),

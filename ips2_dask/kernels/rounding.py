@@ -5,7 +5,6 @@ Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -253,38 +252,8 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     return best
 
 
-# ---- Lloyd's k-means by partial sums: the rounds of scikit-learn's KMeans(algorithm="lloyd") from given centres
-
 ROWS = 1 << 14
 """Points whose distances to all centres are in memory at a time."""
-
-MOST_ROUNDS = 300
-TOL = 1e-4
-"""scikit-learn's own limits: rounds end where the centres' squared moves add up to at most this share of a column's
-variance."""
-
-
-class Sums(NamedTuple):
-    """What some points add to a round."""
-
-    sums: Float64  # (c, d) sum of the points nearest to each centre
-    sizes: Int64  # (c,) how many these are
-    inertia: float  # sum of their squared distances to their centres
-    labels: bytes  # digest of their labels
-
-
-class Moments(NamedTuple):
-    """What the variance of the columns follows from."""
-
-    rows: int
-    sums: Float64  # (d,)
-    squares: Float64  # (d,)
-
-
-def moments(points: Float32) -> Moments:
-    """The moments of some points (n, d), summed in float64."""
-    wide = points.astype(np.float64)
-    return Moments(len(points), wide.sum(axis=0), np.square(wide).sum(axis=0))
 
 
 def nearest_centers(points: Float32, centers: Float64) -> tuple[Int32, Float64]:
@@ -298,45 +267,3 @@ def nearest_centers(points: Float32, centers: Float64) -> tuple[Int32, Float64]:
         labels[low : low + ROWS] = nearest
         squares[low : low + ROWS] = np.square(some - centers[nearest]).sum(axis=1)
     return labels, squares
-
-
-def partial_sums(points: Float32, centers: Float64) -> Sums:
-    """What points (n, d) add to a round from these centres (c, d), each sum in the order of the points."""
-    labels, squares = nearest_centers(points, centers)
-    total = np.zeros_like(centers)
-    for low in range(0, len(points), ROWS):
-        own = labels[low : low + ROWS]
-        member = sp.csc_array(
-            (np.ones(len(own)), own, np.arange(len(own) + 1)), shape=(len(centers), len(own))
-        )  # one row of ones for each centre
-        total += member @ points[low : low + ROWS].astype(np.float64)
-    counts = np.bincount(labels, minlength=len(centers))
-    digest = hashlib.blake2b(labels.tobytes(), digest_size=16).digest()
-    return Sums(total, counts, float(squares.sum()), digest)
-
-
-class Rounds:
-    """The centres of one round after another, from the sums of all points.
-
-    ``centers`` (c, d) float64: those to begin with. A centre that no point is nearest to stays where it is;
-    ``parts``: those of all points, in a fixed order.
-    """
-
-    def __init__(self, centers: Float64, parts: list[Moments]) -> None:
-        n = sum(part.rows for part in parts)
-        mean = np.sum([part.sums for part in parts], axis=0) / n
-        variance = np.sum([part.squares for part in parts], axis=0) / n - np.square(mean)
-        self._tol = TOL * float(np.maximum(variance, 0.0).mean())
-        self.centers, self.number, self.done = np.asarray(centers, np.float64), 0, False
-        self._labels: list[bytes] = []
-
-    def take(self, parts: list[Sums]) -> None:
-        """Move the centres to the means of their points; ``parts`` are the sums of all, in a fixed order."""
-        counts = np.sum([part.sizes for part in parts], axis=0)[:, None]
-        sums = np.sum([part.sums for part in parts], axis=0)
-        moved = np.divide(sums, counts, out=self.centers.copy(), where=counts > 0)
-        shift = float(np.square(moved - self.centers).sum())
-        labels = [part.labels for part in parts]
-        self.centers, self.number = moved, self.number + 1
-        self.done = labels == self._labels or shift <= self._tol or self.number >= MOST_ROUNDS
-        self._labels = labels

@@ -21,7 +21,7 @@ from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.ritz import COLUMNS as RITZ_COLUMNS
-from ips2_dask.kernels.rounding import ROWS as LLOYD_ROWS
+from ips2_dask.kernels.rounding import ROWS as ASSIGNED_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
 from ips2_dask.kernels.shards import MAX_IN_TREE, rows_of_block
 from ips2_dask.plan.sizes import Sizes
@@ -608,7 +608,7 @@ def _label_chunked(sizes: Sizes) -> Footprint:
                 "k-means",
                 cache=CACHE_BYTES,
                 points_of_a_partition=(2 * 4 + 2 * 8) * d * rows,
-                distances_of_some=3 * 8 * (c + d) * min(rows, LLOYD_ROWS),
+                distances_of_some=3 * 8 * (c + d) * min(rows, ASSIGNED_ROWS),
             ),
             _worker("starts of k-means", sample_of_the_starts=3 * starts),
             _worker("tree", points_of_the_tree=DENSITY_COPIES * 8 * d * min(m, TREE_SAMPLES[1])),
@@ -618,11 +618,7 @@ def _label_chunked(sizes: Sizes) -> Footprint:
             ),
             _worker("labels in the user's order", bucket=bucket, labels_of_a_partition=64 * rows),
             _driver(
-                "solve and roundings",
-                **driver,
-                small_matrices=solve.small_bytes(sizes),
-                partial_sums=2 * 8 * c * (c + d + 2) * sizes.n_chunks,
-                sample_of_the_starts=starts,
+                "solve and roundings", **driver, small_matrices=solve.small_bytes(sizes), sample_of_the_starts=starts
             ),
             *_communities(sizes, **driver),
         ),

@@ -45,7 +45,6 @@ SUMS = 6  # tasks of a chunk, after a filter, for Gram matrices, rotations and r
 WALK_PRODUCTS = SPREAD_PRODUCTS + WALK + 3  # labels beyond a tree's sample, what nothing reaches, and certainty
 JOINED = 16  # partitions whose pieces are joined in one task (`stages.component_labels`)
 CUTS = 4  # passes over chunks: the largest degree, k-means on two widths, and a density
-KMEANS_ROUNDS = 6  # passes over the points: their moments, and three or four rounds (measured)
 ISLAND_PASSES = 4  # weights, sums, central samples, and the nearest ones outside
 SPLIT_TWICE_ABOVE = 16  # batches above which rows are sorted by shard in two passes
 REACH_TASKS = 256  # tasks at most that find the true neighbours of the recall's rows
@@ -128,7 +127,6 @@ def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
             Pass("embedding", made, 2),
             Pass("drawn rows", made),
             Pass("trees and starts", 4),
-            Pass("k-means", chunks, 2 * KMEANS_ROUNDS),
             Pass("labels by k-means", made, 2),
             Pass("cuts", chunks, CUTS),
             Pass("walks", _product_tasks(sizes), WALK_PRODUCTS, _at_once(sizes)),
@@ -278,7 +276,7 @@ def _chunked_seconds(sizes: Sizes) -> dict[str, float]:
     one = LEVEL_PRODUCTS * LEVELS_TIMES * samples
     graph = one * sizes.columns * (2 * k - 1) * m + START * m * slowest
     embedding = one * (1 + EMBEDDING_FILTERS) * sizes.embedded_columns * entries + START * m * slowest
-    kmeans = 2 * KMEANS_ROUNDS * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
+    kmeans = 2 * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
     walks = WALK_PRODUCTS * samples * c * entries
     rounds = -(-labels_in_buckets(m) // max(1, sizes.n_workers))
     ordered = rounds * (13 * m * STREAM + BUCKET_PARTS * PART * sizes.n_made)

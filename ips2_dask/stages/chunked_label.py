@@ -98,7 +98,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _drop_intermediates(context: Context, widths: list[int]) -> None:
     """Drop what only the stage itself reads: from what stays, a part that is lost can be computed again."""
-    single = (CONTRACTION, DIVISION, FOLLOWED, REACHED, SOLVED, TABLE, NUMBERS, *map(kmeans.centers_part, widths))
+    single = (CONTRACTION, DIVISION, FOLLOWED, REACHED, SOLVED, TABLE, NUMBERS)
     label_parts.drop(context, [*single, *map(fused_rows.part, range(len(chunk_partitions(context))))])
     label_parts.drop_by_partition(
         context,

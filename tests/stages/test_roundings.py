@@ -17,7 +17,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
-from ips2_dask.stages import chunks, fused_rows, kmeans, roundings, walk
+from ips2_dask.stages import chunks, fused_rows, roundings, walk
 
 Array = npt.NDArray[Any]
 
@@ -107,7 +107,7 @@ def test_walks_in_chunks_are_those_in_one_piece(X: Array, tmp_path: Path, monkey
     np.testing.assert_allclose(found.shares(), local.shares, atol=1e-6)
     assert chosen(found)["cut"] == rounding.cut_of(U, found.labels, 10)
     seen = []
-    for module in (chunks, fused_rows, kmeans, walk):
+    for module in (chunks, fused_rows, walk):
         monkeypatch.setattr(
             module, "chunk_partitions", lambda context: seen.append(1) or [(b, b + 1) for b in range(10)]
         )
