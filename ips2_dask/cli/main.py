@@ -46,6 +46,18 @@ returns the exit status; where a command has words of its own, each sets its ``f
 of its commands is called, so that no command waits for the imports of the others.
 """
 
+RENAMED = {
+    "gc": "ips2 verify --gc",
+    "submit": "ips2 jobs submit",
+    "logs": "ips2 jobs logs",
+    "cancel": "ips2 jobs cancel",
+    "certs": "ips2 cluster certs",
+    "study": "ips2 bench scaling --workers 1,2,4",
+    "reproduce": "ips2 bench reproduce",
+    "completion": "shtab --prog ips2 --shell bash ips2_dask.cli.main.whole_parser",
+}
+"""What commands of the last version are called now."""
+
 _PATHS = {"input", "new", "to", "page", "knn_graph", "similarity", "performance_report", "log_json"}
 _PATHS |= {"directory", "out", "store", "data"}
 """Arguments in which ~ is the home; not that of scratch, which is of other machines."""
@@ -208,6 +220,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(words: list[str], stopping: Stopping) -> int:
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
+    if words and words[0] in RENAMED:
+        print(f"ips2 {words[0]}: is now `{RENAMED[words[0]]}`", file=sys.stderr)
+        return 2
     try:
         parser = _parser()
         _, further = parser.parse_known_args(words, options)

@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from known_sets import labelled_data, measuring, script
 
-from ips2_dask.bench.graph import in_memory
+from ips2_dask.bench.graph import QUIET, in_memory
 from ips2_dask.bench.harness import Record
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
-from ips2_dask.progress import QUIET
 from ips2_dask.stages import sharding
 from ips2_dask.typing import Float32
 
 COLUMNS = ("data", "m", "f", "members", "seconds", "recall", "times")
-SETS = ("mnist", "curved-300000x64", "curved-100000x192", "curved-300000x16", "noise-100000x16", "kddcup-all")
+SETS = ("mnist", "curved-300000x64", "curved-100000x192", "curved-300000x16", "noise-100000x16", "noise-200000x8")
 MEMBERS = (1024, 1536, 2048, 3072, 4096)
 NEIGHBORS = 6
 
