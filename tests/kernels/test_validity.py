@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, run
 from ips2_dask.kernels.validity import conductances, replicate
-from ips2_dask.sweeps.result import order, ranks
+from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep
 
 PATH = (np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([2.0, 1.0, 3.0]))
 """A path of four samples with the weights 2, 1, 3."""
@@ -69,18 +70,24 @@ def test_other_numbers_give_other_subsamples() -> None:
     assert len(agreements) > 1
 
 
-def values(*rows: tuple[float, float, float]) -> list[dict[str, float]]:
-    return [dict(zip(("stability", "silhouette", "conductance"), row, strict=True)) for row in rows]
+def ranked(clusters: list[int], *rows: tuple[float, float, float]) -> list[tuple[str, float]]:
+    """Names and mean ranks of points with these criteria, best first."""
+    names = ("stability", "silhouette", "conductance")
+    points = [
+        Point(str(at), Params(n_clusters=c), dict(zip(names, row, strict=True)), {}, {}, {})
+        for at, (c, row) in enumerate(zip(clusters, rows, strict=True))
+    ]
+    sweep = Sweep.ranked(cast("Any", None), points, JudgeSettings(1, 0), "table", (4, 2))
+    return [(point.name, point.mean_rank) for point in sweep.points]
 
 
 def test_ranks_know_what_is_better_and_equal_values_share_one() -> None:
-    found = ranks(values((0.9, 0.5, 0.1), (0.9001, 0.7, 0.3), (0.2, 0.6, 0.2)))
-    assert found["stability"].tolist() == [1.5, 1.5, 3.0]
-    assert found["silhouette"].tolist() == [3.0, 1.0, 2.0]
-    assert found["conductance"].tolist() == [1.0, 3.0, 2.0]
+    found = ranked([2, 3, 4], (0.9, 0.5, 0.1), (0.9001, 0.7, 0.3), (0.2, 0.6, 0.2))
+    ranks = {"0": (1.5 + 3 + 1) / 3, "1": (1.5 + 1 + 3) / 3, "2": (3 + 2 + 2) / 3}
+    assert dict(found) == pytest.approx(ranks)
+    assert [name for name, _ in found] == ["1", "0", "2"]
 
 
 def test_the_mean_rank_decides_and_of_equals_the_larger_number_of_clusters() -> None:
-    places, mean = order(values((0.9, 0.5, 0.1), (0.9, 0.5, 0.1), (0.2, 0.2, 0.2)), [3, 5, 9])
-    assert places == [1, 0, 2]
-    assert mean.tolist() == [1.5, 1.5, 3.0]
+    found = ranked([3, 5, 9], (0.9, 0.5, 0.1), (0.9, 0.5, 0.1), (0.2, 0.2, 0.2))
+    assert found == [("1", 1.5), ("0", 1.5), ("2", 3.0)]
