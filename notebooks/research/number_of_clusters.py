@@ -17,7 +17,6 @@ from known_sets import OPEN, SCORES, TABLES, LabelledData, labelled_data, measur
 from scipy.optimize import linprog
 
 from ips2_dask.bench.harness import Record
-from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
 from ips2_dask.kernels.labels import kmeans_best
@@ -25,7 +24,6 @@ from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import choose, embedding
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
@@ -119,7 +117,7 @@ class Evidence:
         self.total = self._by_total_persistence()
         self.modularities = modularities(read_affinity(context), points, most, context.params.random_state)
         # the spectrum as the rule by the eigengap has it where no tree can be built
-        self.values: Float64 = choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
+        self.values: Float64 = choose._gaps_in_core(context).values
 
     def _tree(self, context: Context, share: float) -> list[density.Level]:
         part = Rounding("density", self.columns[share], 0).part
