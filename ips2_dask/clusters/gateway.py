@@ -23,9 +23,8 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Ask the server for a cluster and connect to it; it is shut down with the stack."""
     module, machine = need("dask_gateway", "gateway", "a cluster of Dask Gateway"), config.kind(Gateway)
     connection = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}
-    given = {
-        name: value for name, value in connection.items() if value is not None
-    }  # the rest says Dask's configuration
+    # what is None says Dask's configuration
+    given = {name: value for name, value in connection.items() if value is not None}
     try:
         cluster = stack.enter_context(module.GatewayCluster(**{**given, **machine.options}))
     except (OSError, ValueError, module.GatewayClusterError, module.GatewayServerError) as error:

@@ -1,8 +1,8 @@
 """Rounding of an embedding that is stored by partition: draws of its rows, trees and k-means on them, labels of all.
 
 A draw depends on the user's numbers alone. Of up to some hundred thousand rows it is all of them; of more, the centres
-of the draw's best partition label the others. Rounds on all rows would change 423 of 300,000
-labels of generated data, and NMI from .8184 to .8183.
+of the draw's best partition label the others. Rounds on all rows would change 423 of 300,000 labels of generated data,
+and NMI from .8184 to .8183.
 """
 
 from __future__ import annotations
