@@ -54,6 +54,7 @@ def test_the_defaults_find_the_digits() -> None:
     assert found["nmi"] >= 0.91
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:116 of 784 columns are constant")
 def test_the_embedding_keeps_apart_what_as_many_columns_as_clusters_would_join() -> None:
     mnist = data("mnist10k")

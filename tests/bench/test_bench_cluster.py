@@ -49,6 +49,7 @@ def test_a_filter_sends_what_its_halo_says(records: dict[str, dict[str, Any]]) -
     assert tasks <= records["loss"]["tasks"] - records["loss"]["again"] <= tasks + CHUNKS
 
 
+@pytest.mark.slow
 def test_a_lost_worker_repeats_less_than_a_filter(records: dict[str, dict[str, Any]]) -> None:
     assert 0 <= records["loss"]["products_again"] < CHUNKS * (levels.PRODUCTS + 1)
     assert records["loss"]["products_again"] <= records["loss"]["again"]

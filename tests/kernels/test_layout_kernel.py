@@ -38,11 +38,11 @@ def agreement(points: Array, labels: Array) -> float:
     return float((KNeighborsClassifier(6).fit(points, labels).predict(points) == labels).mean())
 
 
-# UMAP's own graph of vectors takes many seconds to compile
+# UMAP takes many seconds to compile, so that tests of it are slow ones
 WAYS = {
     "graph": pytest.param(lambda X: layout.of_graph(graph(X), X, 0), marks=needs_umap),
     "all pairs": pytest.param(lambda X: layout.of_graph(np.exp(-_squared(X) / 20), X, 0), marks=needs_umap),
-    "vectors": pytest.param(lambda X: layout.of_vectors(X, 0), marks=[needs_umap, pytest.mark.slow]),
+    "vectors": pytest.param(lambda X: layout.of_vectors(X, 0), marks=needs_umap),
     "t-SNE": pytest.param(lambda X: layout.t_sne(X, 0)),
 }
 
@@ -75,6 +75,7 @@ def test_a_few_points_are_laid_out(way: Any, n: int) -> None:
     assert np.isfinite(points).all()
 
 
+@pytest.mark.slow
 @needs_umap
 def test_scale_order_of_entries_and_diagonal_of_a_graph_say_nothing() -> None:
     X, _ = groups()
@@ -92,6 +93,7 @@ def test_scale_order_of_entries_and_diagonal_of_a_graph_say_nothing() -> None:
     assert G.diagonal().max() == 0  # what was given is as it was
 
 
+@pytest.mark.slow
 @needs_umap
 def test_points_without_edges_and_graphs_without_any_stay_at_their_start() -> None:
     X, y = groups()
@@ -119,10 +121,8 @@ def test_a_start_is_made_of_the_second_and_third_column_scaled_to_ten() -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 2])
-@pytest.mark.parametrize("way", ["graph", "t-SNE"])
+@pytest.mark.parametrize("way", [pytest.param("graph", marks=[needs_umap, pytest.mark.slow]), "t-SNE"])
 def test_equal_rows_and_few_columns_do(way: str, columns: int) -> None:
-    if way == "graph" and not layout.available():
-        pytest.skip("needs umap-learn")
     X, _ = groups()
     rows = np.repeat(np.eye(5, dtype=np.float32)[:, :columns], 30, axis=0)
     points = layout.of_graph(graph(X), rows, 0) if way == "graph" else layout.t_sne(rows, 0)
