@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -93,12 +92,6 @@ class Tab:
         found = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
-
-    async def picture(self, file: Path, **clip: float) -> None:
-        """Save what the page looks like, as a whole or a part of it."""
-        region = {"clip": {**clip, "scale": 1}} if clip else {}
-        found = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, **region)
-        file.write_bytes(base64.b64decode(found["data"]))
 
 
 @contextlib.asynccontextmanager

@@ -11,7 +11,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +24,6 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import IPS2Error
 from ips2_dask.store.layout import FORMAT
 
-Array = npt.NDArray[Any]
 X = np.random.default_rng(0).normal(size=(20, 3))
 
 

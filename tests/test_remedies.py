@@ -514,11 +514,9 @@ def swept(*args: Any, **values: Any) -> Callable[[Desk], Any]:
     return lambda desk: sweep(X, *args, store=desk.out, files=False, resamples=1, **values)
 
 
-AGAIN = "repeat the `ips2 run` or the call that made it, which computes the last stage anew"
-SWEPT, RAN, PREDICT, CLI = "sweeps/grid.py", "runs/run.py", "runs/predict.py", "cli"
+SWEPT, RAN, PREDICT = "sweeps/grid.py", "runs/run.py", "runs/predict.py"
 RESULTS = "runs/results.py"
 DIRECTORY, SCANPY = "runs/maintenance.py", "scanpy.py"
-FILE = "ips2 run"
 
 CASES: list[Case] = [
     Case(f"{PARAMS}: {{}}: give {{}} inside that range", fit(sigma=0), (fit(sigma=0.1),)),
@@ -1003,7 +1001,7 @@ def nobody_answers(line: str) -> Callable[[Desk], Any]:
 
 
 LOAD, BENCH = "clusters/config.py", "bench/command.py"
-LOCAL, SLURM = "manager: local\n", "manager: slurm\nworker: {memory: 4GiB}\n"
+LOCAL = "manager: local\n"
 
 CASES += [
     Case(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from ips2_dask import IPS2, PAPER, explicit
@@ -36,8 +35,6 @@ from ips2_dask.paper.work import Scope
 DATA = os.environ.get(VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
 RECORD = Path(__file__).parents[2] / "notebooks" / "results" / "paper" / "readings.json"
-
-Array = npt.NDArray[Any]
 
 
 @pytest.fixture(scope="module")

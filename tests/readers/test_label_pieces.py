@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import dask.array as da
 import h5py
@@ -12,14 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from numpy.typing import NDArray
 from test_readers import FORMATS, M, write_frame, written
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, open_source, records, text
 from ips2_dask.readers.labels import Classes, CodeReader, classes_of
-
-Array = NDArray[Any]
 
 PIECE = 8
 """Labels of a piece, at most, in these tests."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 from test_bad_input import refused as refused_by_command
 
 from ips2_dask import Features, IPS2Warning, Params, TextFormat, open_run, run
@@ -20,7 +19,6 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.reports import command
 
-Array = NDArray[Any]
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).round(3)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import browser
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from ips2_dask import PAPER, BadInput, Params, Resources, Run, open_run, report, run
@@ -22,8 +21,6 @@ from ips2_dask.cli.main import main
 from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.reports import command
 from ips2_dask.store.layout import STAGES
-
-Array = npt.NDArray[Any]
 
 VOID = {"meta", "link", "img"}
 FIGURES = [
@@ -67,7 +64,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.values: dict[str, list[str]] = {}
         self.tables: dict[str, list[list[str]]] = {}
-        self._caption, self._cell = "", False
+        self._caption = ""
         self.feed(text)
         self.close()
 
@@ -82,10 +79,6 @@ class Page(HTMLParser):
             self.tables[self._caption][-1].append("")
         if tag not in VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in VOID:

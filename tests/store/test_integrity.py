@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from ips2_dask import Damaged, Params, Resources, open_run, run, verify
@@ -19,8 +18,6 @@ from ips2_dask.store.arrays import chunks_of
 from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
-
-Array = npt.NDArray[Any]
 
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "triplets": ({"operator": "triplets", "fusion": "normalized"}, {}),

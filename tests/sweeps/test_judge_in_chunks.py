@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from chunked_layout import in_chunks
 from sklearn.datasets import make_blobs
@@ -15,8 +14,6 @@ from ips2_dask.kernels.validity import replicate_rows
 from ips2_dask.runs import sample
 from ips2_dask.sweeps import judge
 from ips2_dask.sweeps.result import JudgeSettings
-
-Array = npt.NDArray[Any]
 
 SETTINGS = JudgeSettings(2, 0)
 
