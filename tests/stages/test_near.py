@@ -228,6 +228,7 @@ def test_a_run_that_stopped_in_each_job_goes_on_to_the_same_bytes(undisturbed: R
         assert parts_of(store, stage) == parts_of(other, stage)
 
 
+@pytest.mark.slow
 def test_row_sums_by_partition_are_those_of_the_similarities(undisturbed: Run) -> None:
     context = undisturbed._context
     found = context.rows_of("fuse", "row_sums", np.arange(context.m), "sums-")
@@ -235,6 +236,7 @@ def test_row_sums_by_partition_are_those_of_the_similarities(undisturbed: Run) -
     np.testing.assert_allclose(found, np.stack([S, V], axis=1), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["rms", "abs", "signed"])
 def test_v_does_not_depend_on_how_many_pairs_are_looked_at_together(
     rule: str, undisturbed: Run, monkeypatch: pytest.MonkeyPatch
@@ -247,6 +249,7 @@ def test_v_does_not_depend_on_how_many_pairs_are_looked_at_together(
     np.testing.assert_allclose(fuse.high_order(context, 4, pairs), whole, rtol=1e-14, atol=1e-16)
 
 
+@pytest.mark.slow
 def test_components_are_those_of_the_pairs(undisturbed: Run) -> None:
     context = undisturbed._context
     N = np.concatenate([context.read("neighbors", b, "indices")[:, :5] for b in range(context.n_partitions)])
