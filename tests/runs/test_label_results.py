@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 from chunked_layout import in_chunks
+from harness import slowly
 from pyarrow import parquet
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
@@ -48,7 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+@pytest.fixture(scope="module", params=slowly(CASES, "exact", "density", "kmeans", "incomplete"))
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     """A run of whole arrays, and the same by partition and bucket."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -171,9 +171,10 @@ def test_every_metric_has_one_record_and_every_record_is_a_metric() -> None:
         assert metric.external == (metric.name if metric.compares_pairs else "euclidean")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", [metric.name for metric in metrics.METRICS.values() if metric.compares_pairs])
 def test_a_distance_is_the_oracles_pynndescents_and_scipys_whatever_function_measures_it(metric: str) -> None:
-    from pynndescent.distances import named_distances  # noqa: PLC0415  its import takes seconds
+    from pynndescent.distances import named_distances  # noqa: PLC0415  its import compiles for many seconds
 
     rng = np.random.default_rng(8)
     X = (rng.integers(-3, 4, (12, 700)) * rng.random((12, 700)) * rng.integers(0, 2, (12, 1))).astype(np.float32)

@@ -75,6 +75,7 @@ def test_a_point_is_the_run_of_its_parameters(whole: Any, X: Array) -> None:
     assert point.params.n_eigenpairs == 7
 
 
+@pytest.mark.slow
 def test_the_directory_is_that_of_the_best_run_and_everything_works_on_it(whole: Any, X: Array) -> None:
     best = open_run(whole.path)
     assert best.params == whole.best.params
