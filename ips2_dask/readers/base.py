@@ -256,13 +256,10 @@ def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
     if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
-        raise BadInput(
-            name,
-            f"a sparse matrix of {rows} rows with {matrix.nnz} entries",
-            "at least one entry in a thousand rows, where there are so many",
-            "nearly all samples would be equal, and gigabytes of pointers to nothing be held",
-            "check that the file is undamaged and need not be transposed, or drop the empty rows",
-        )
+        found = f"a sparse matrix of {rows} rows with {matrix.nnz} entries"
+        otherwise = "nearly all samples would be equal, and gigabytes of pointers to nothing be held"
+        remedy = "check that the file is undamaged and need not be transposed, or drop the empty rows"
+        raise BadInput(name, found, "at least one entry in a thousand rows, where there are so many", otherwise, remedy)
     with faults.reading(name):
         if matrix.format in ("csr", "csc", "bsr"):
             # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
@@ -380,13 +377,9 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
         raise BadInput(name, found, allowed, otherwise, "reshape it, for instance array.reshape(len(array), -1)")
     rows, columns = int(shape[0]), int(shape[1])
     if rows == 0 or columns == 0:
-        raise BadInput(
-            name,
-            f"{rows} rows and {columns} columns",
-            "at least one row and one column of numbers",
-            "there would be nothing to cluster",
-            "check that it is the right input, and that its only column is not the label column",
-        )
+        asked = "at least one row and one column of numbers"
+        remedy = "check that it is the right input, and that its only column is not the label column"
+        raise BadInput(name, f"{rows} rows and {columns} columns", asked, "there would be nothing to cluster", remedy)
     return rows, columns
 
 
@@ -403,25 +396,16 @@ def check_dtype(name: str, dtype: DType) -> DType:
         raise faults.pickled(name, "an array of Python objects")
     if dtype.kind in "UST":
         raise faults.text_in_array(name, f"an array of text ({dtype})")
+    found, allowed = f"values of type {dtype}", "bool, integers, or floats of at most 64 bits"
+    remedy = "convert them, for instance with array.astype(np.float64)"
     if dtype.kind in "mM":
-        raise BadInput(
-            name,
-            f"times ({dtype})",
-            "bool, integers, or floats of at most 64 bits",
-            "they could not be turned into distances",
-            "drop such columns, or give times as numbers, for instance (times - times.min()) / np.timedelta64(1, 's')",
+        found = f"times ({dtype})"
+        remedy = (
+            "drop such columns, or give times as numbers, for instance (times - times.min()) / np.timedelta64(1, 's')"
         )
     if dtype.kind == "c":
-        raise BadInput(
-            name,
-            f"complex numbers ({dtype})",
-            "real numbers",
-            "their imaginary parts would be lost",
-            "give real and imaginary parts as two columns each, or the absolute values",
-        )
-    found, allowed = f"values of type {dtype}", "bool, integers, or floats of at most 64 bits"
-    otherwise = "they could not be turned into distances"
-    raise BadInput(name, found, allowed, otherwise, "convert them, for instance with array.astype(np.float64)")
+        found, remedy = f"complex numbers ({dtype})", "give real and imaginary parts as two columns each"
+    raise BadInput(name, found, allowed, "they could not be turned into distances", remedy)
 
 
 def check_block(
@@ -434,11 +418,11 @@ def check_block(
         low, high = float(block.min()), float(block.max())
     if low >= -LARGEST and high <= LARGEST:
         return
-    finite = np.isfinite(block) | (np.isnan(block) if gaps else False)
+    finite = np.isfinite(block) | (np.isnan(block) & gaps)
     too_large = np.abs(block) > min(LARGEST, float(np.finfo(block.dtype).max))  # float32 does not reach as far
-    if gaps and not too_large.any():
+    bad = too_large if finite.all() else ~finite
+    if not bad.any():
         return
-    bad = ~finite if not finite.all() else too_large
     row, column = (int(index) for index in np.argwhere(bad)[0])
     named = f" ({feature_names[column]!r})" if feature_names else ""
     where = f"row {first_row + row}, column {column}{named}"
@@ -497,15 +481,12 @@ def check_neighbors(source: Table, n: int) -> None:
     if not isinstance(source.rows, NeighborDistances):
         return
     counts = np.diff(source.rows.matrix.indptr)
-    if counts.min() < n:
-        row = int(np.argmin(counts))
-        raise BadInput(
-            source.name,
-            f"{counts[row]} stored distances of sample {row}",
-            f"at least {n} to others in every row, as an entry that is not stored is no neighbour",
-            "its neighbourhood would be too small",
-            f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')",
-        )
+    row = int(np.argmin(counts))
+    if counts[row] < n:
+        found = f"{counts[row]} stored distances of sample {row}"
+        allowed = f"at least {n} to others in every row, as an entry that is not stored is no neighbour"
+        remedy = f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')"
+        raise BadInput(source.name, found, allowed, "its neighbourhood would be too small", remedy)
 
 
 def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
@@ -520,18 +501,13 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
     ):
         if bad.any():
             at = int(np.argmax(bad))
-            raise BadInput(
-                name,
-                f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}",
-                allowed,
-                "the farthest might be taken for neighbours",
-                "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out",
-            )
+            seen = f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}"
+            remedy = "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out"
+            raise BadInput(name, seen, allowed, "the farthest might be taken for neighbours", remedy)
     others = i != j
     i, j, d = i[others], j[others], np.maximum(d[others], 0.0)
-    low, high = np.minimum(i, j), np.maximum(i, j)
-    order = np.lexsort((i > j, high, low))  # of two directions the upper triangle's counts
-    low, high, d = low[order], high[order], d[order]
+    order = np.lexsort((i > j, np.maximum(i, j), np.minimum(i, j)))  # of two directions the upper triangle's counts
+    low, high, d = np.minimum(i, j)[order], np.maximum(i, j)[order], d[order]
     again = np.flatnonzero((low[1:] == low[:-1]) & (high[1:] == high[:-1])) + 1
     uneven = np.abs(d[again] - d[again - 1]) > np.maximum(SYMMETRIC_TO * np.maximum(d[again], d[again - 1]), slack)
     if uneven.any():
@@ -540,8 +516,6 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
         asked = "one distance for both directions, which may be stored in one alone"
         otherwise = "the tensor would have two values for one pair"
         raise BadInput(name, found, asked, otherwise, "give D.maximum(D.T) where both directions mean the same")
-    kept = np.ones(len(d), np.bool_)
-    kept[again] = False
-    low, high, d = low[kept], high[kept], d[kept]
+    low, high, d = (np.delete(part, again) for part in (low, high, d))
     entries = np.concatenate([d, d]), (np.concatenate([low, high]), np.concatenate([high, low]))
     return sparse.csr_array(entries, shape=matrix.shape)

@@ -9,7 +9,7 @@ import io
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, SupportsIndex
+from typing import Any
 
 from ips2_dask.errors import BadInput
 
@@ -181,8 +181,8 @@ class FittedFeatures:
     def as_dict(self) -> dict[str, object]:
         """Return plain values that JSON can hold, without what is no part of a run: ``handle_unknown``, ``whole``."""
         columns = [
-            {"number": c.number, "name": c.name, "categories": None if c.categories is None else list(c.categories)}
-            for c in self.columns
+            dataclasses.asdict(column) | {"categories": column.categories and list(column.categories)}
+            for column in self.columns
         ]
         return {"columns": columns, "n_columns": self.n_columns, "label": self.label, "missing": self.missing}
 
@@ -190,7 +190,7 @@ class FittedFeatures:
     def of_dict(cls, stored: dict[str, Any]) -> FittedFeatures:
         """Return the object of which `as_dict` returned ``stored``."""
         columns = [
-            Column(**{**column, "categories": None if column["categories"] is None else tuple(column["categories"])})
+            Column(**{**column, "categories": column["categories"] and tuple(column["categories"])})
             for column in stored["columns"]
         ]
         return cls(**{**stored, "columns": tuple(columns)})
@@ -225,41 +225,28 @@ def joined_list(entries: Iterable[str | int]) -> str:
     return stream.getvalue()
 
 
-def _items(name: str, value: object) -> tuple[str | int, ...]:
+def _items(name: str, value: Any) -> tuple[str | int, ...]:
     if isinstance(value, str):
         return split_list(value, name)
-    if not isinstance(value, Iterable):
-        raise _no_column(name, value)
-    return tuple(_item(name, item) for item in value)
-
-
-def _item(name: str, item: str | SupportsIndex) -> str | int:
-    if isinstance(item, str):
-        return str(item)
+    item = value
     try:
-        if not isinstance(item, bool):
-            return operator.index(item)
+        items: list[str | int] = []
+        for item in value:
+            if isinstance(item, bool):
+                raise TypeError
+            items.append(str(item) if isinstance(item, str) else operator.index(item))
+        return tuple(items)
     except TypeError:
-        pass
-    raise _no_column(name, item)
-
-
-def _no_column(name: str, value: object) -> BadInput:
-    return BadInput(
-        name,
-        repr(value),
-        "a list of names and whole numbers",
-        "it would be unclear which column is meant",
-        f"give {name}=['A', 5, '7-20'], for instance",
-    )
+        allowed, otherwise = "a list of names and whole numbers", "it would be unclear which column is meant"
+        remedy = f"give {name}=['A', 5, '7-20'], for instance"
+        raise BadInput(name, repr(item), allowed, otherwise, remedy) from None
 
 
 def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise ``BadInput`` if a value is none of the allowed words."""
     if value not in allowed:
-        raise BadInput(
-            name, repr(value), f"one of {', '.join(allowed)}", "no rule would be known for it", "choose one of them"
-        )
+        otherwise = "no rule would be known for it"
+        raise BadInput(name, repr(value), f"one of {', '.join(allowed)}", otherwise, "choose one of them")
 
 
 HEADER = ("auto", "yes", "no")
@@ -275,8 +262,8 @@ class TextFormat:
     Parameters
     ----------
     header : {"auto", "yes", "no"}
-        Whether the first line names the columns. ``auto`` looks at it and at some lines below, and warns where it could
-        be either.
+        Whether the first line names the columns. ``auto`` takes it for names where it has text that the second line has
+        not; a first line of numbers alone is a sample.
     delimiter : str, optional
         The character between fields; a blank stands for runs of blanks and tabs. By default that of tab, semicolon,
         comma and blanks which divides most of the first lines into equally many fields, or what a first line such as
@@ -356,18 +343,12 @@ def _check_mark(name: str, mark: str | None) -> None:
 
 
 def _encoding(name: str) -> str:
-    """Return Python's name of an encoding of text."""
     try:
         codec = codecs.lookup(name)
         " ".encode(name)  # those from bytes to bytes are none
     except (LookupError, TypeError, ValueError):
-        raise BadInput(
-            "encoding",
-            repr(name),
-            "an encoding that Python knows",
-            "bytes could not be turned into text",
-            "give latin-1, cp1252, utf-8 or utf-16, for instance",
-        ) from None
+        allowed, remedy = "an encoding that Python knows", "give latin-1, cp1252, utf-8 or utf-16, for instance"
+        raise BadInput("encoding", repr(name), allowed, "bytes could not be turned into text", remedy) from None
     return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 
