@@ -49,18 +49,7 @@ from ips2_dask.wording import option
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "FORMATS",
-    "Source",
-    "check_block",
-    "features_of",
-    "is_anndata",
-    "is_chunked",
-    "is_text_file",
-    "named_like",
-    "open_anndata_source",
-    "open_source",
-]
+__all__ = ["Source", "check_block", "is_anndata", "open_anndata_source", "open_source"]
 
 
 class Format(NamedTuple):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 DType = np.dtype[np.generic]
+Pieces = Callable[[], Iterator[AnyArray]]
 Matrix: TypeAlias = "AnyArray | sparse.csr_array"  # two dimensions, real numbers
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
@@ -36,51 +37,26 @@ LOAD_LOCK = threading.RLock()  # threads of one worker load a file once, not onc
 
 @dataclass(frozen=True)
 class Request:
-    """What to open, and how: the argument of an opener.
+    """What to open, and how: the argument of an opener; the last four are those of `open_source`."""
 
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    path : str
-        Path or URL of a file.
-    member : str, optional
-        The name after ``::``: a dataset, variable, array or member of the file.
-    labels_column, transpose, features, text
-        As of `open_source`. Features of formats that hold no text are made by `columns.features_of_numbers`.
-    """
-
-    name: str
-    path: str = ""
-    member: str | None = None
+    name: str  # the input as the user wrote it, for messages
+    path: str = ""  # path or URL of a file
+    member: str | None = None  # the name after ``::``: a dataset, variable, array or member of the file
     labels_column: str | int | None = None
     transpose: bool = False
-    features: Features | FittedFeatures | None = None
+    features: Features | FittedFeatures | None = None  # of numbers, `columns.features_of_numbers` makes them
     text: TextFormat = USUAL
 
 
 class Rows:
-    """The values of a table. It is pickled with its table, so it keeps paths and not open files.
+    """The values of a table. It is pickled with its table, so it keeps paths and not open files."""
 
-    Attributes
-    ----------
-    n_rows : int
-        m, the number of rows.
-    grain : int
-        Rows that the storage keeps together, as in a chunk.
-    sparse : bool
-        Whether the values are stored without their zeros.
-    """
-
-    n_rows: int
-    grain: int = 1
-    sparse: bool = False
+    n_rows: int  # m
+    grain: int = 1  # rows that the storage keeps together, as in a chunk
+    sparse: bool = False  # whether the values are stored without their zeros
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Return rows start to stop, (stop - start, f), where 0 <= start < stop <= m; raises ``BadInput``.
-
-        `Table.read` checks the range, and makes the array C-contiguous and of the table's type.
-        """
+        """Return rows start to stop, (stop - start, f), of any type and order; `Table.read` has checked the range."""
         raise NotImplementedError(type(self).__name__)
 
     def csr(self) -> csr_array | None:
@@ -99,47 +75,21 @@ class Table:
     """m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
 
     It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0.
-
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    shape : tuple of int
-        (m, f): samples, and features without the label column.
-    dtype : dtype
-        Of the values, in native byte order: bool, an integer, or a float of at most 64 bits.
-    rows : Rows
-        Reads the values.
-    parallel : bool
-        Whether `read` works in any process, at a cost that is proportional to the rows asked for.
-    resident_bytes : int
-        Bytes that reading any row at all needs in one process; 0 where the table can be read in parts.
-    fingerprint : str
-        Hexadecimal digest that changes when the content may have changed; it does not depend on the name.
-    feature_names : list of str, optional
-        The f names, where the input has them.
-    read_sample_names : callable, optional
-        Reads the m names of the samples, or None if they only count the rows.
-    label_pieces : callable, optional
-        Yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them.
-    label : int, optional
-        Position, in the input, of the column of labels, which the table itself no longer has.
-    fitted : FittedFeatures, optional
-        How the columns of the input became features, if the user chose or encoded any.
     """
 
-    name: str
-    shape: tuple[int, int]
-    dtype: DType
+    name: str  # the input as the user wrote it, for messages
+    shape: tuple[int, int]  # (m, f): samples, and features without the label column
+    dtype: DType  # of the values, in native byte order: bool, an integer, or a float of at most 64 bits
     rows: Rows
-    parallel: bool = True
-    resident_bytes: int = 0
-    fingerprint: str
-    feature_names: list[str] | None = None
-    read_sample_names: Callable[[], AnyArray | None] | None = None
-    label_pieces: Callable[[], Iterator[AnyArray]] | None = None
-    label: int | None = None
-    fitted: FittedFeatures | None = None
+    parallel: bool = True  # whether `read` works in any process, at a cost that is proportional to the rows asked for
+    resident_bytes: int = 0  # that reading any row at all needs in one process; 0 where it can be read in parts
+    fingerprint: str  # changes when the content may have changed; it does not depend on the name
+    feature_names: list[str] | None = None  # f, where the input has them
+    read_sample_names: Callable[[], AnyArray | None] | None = None  # reads the m names; None if they only count
+    # yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them
+    label_pieces: Pieces | None = None
+    label: int | None = None  # position, in the input, of the column of labels, which the table itself no longer has
+    fitted: FittedFeatures | None = None  # how the columns became features, if the user chose or encoded any
 
     @cached_property
     def sample_names(self) -> AnyArray | None:
@@ -249,10 +199,7 @@ def is_sparse(value: object) -> TypeGuard[sparse.sparray]:
 
 
 def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:
-    """Return a SciPy sparse matrix as CSR, after checking that its indices are within its shape.
-
-    SciPy does not check them where it reads a file, and turning such a matrix into a dense one writes outside of it.
-    """
+    """Return a SciPy sparse matrix as CSR, after checking its indices: SciPy would write outside of a dense one."""
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
     if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
@@ -318,22 +265,15 @@ class MatrixRows(Rows):
 
 def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
     """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
-    made: dict[str, Any] = {
-        "rows": MatrixRows(matrix, int(matrix.shape[0])),
-        "parallel": False,
-        "resident_bytes": sum(part.nbytes for part in _arrays_of(matrix)),
-        **optional,
-    }
+    rows, size = MatrixRows(matrix, int(matrix.shape[0])), sum(part.nbytes for part in _arrays_of(matrix))
+    made: dict[str, Any] = {"rows": rows, "parallel": False, "resident_bytes": size, **optional}
     if "fingerprint" not in made:
         made["fingerprint"] = content_digest(matrix)
     return Table(name=name, shape=check_shape(name, matrix.shape), dtype=check_dtype(name, matrix.dtype), **made)
 
 
 def loaded_table(load: Callable[[], Matrix], name: str, fingerprint: str, matrix: Matrix | None = None) -> Table:
-    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run.
-
-    ``load`` raises ``BadInput`` where the file has changed.
-    """
+    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
     matrix = load() if matrix is None else matrix
     rows = MatrixRows(matrix, int(matrix.shape[0]), load)
     return matrix_table(matrix, name, rows=rows, fingerprint=fingerprint)
@@ -454,10 +394,7 @@ class NeighborDistances(Rows):
 
 
 def neighbor_distances(source: Table) -> Table:
-    """Return the table of a sparse matrix of distances (m, m) with `NeighborDistances`; other sources as they are.
-
-    A distance that is stored in one direction is that of both.
-    """
+    """Return the table of a sparse matrix of distances (m, m) with `NeighborDistances`; other sources as they are."""
     matrix = source.rows.csr()
     if matrix is None and source.rows.sparse:
         found, allowed = "a Dask array of sparse blocks with metric='precomputed'", "a SciPy matrix, or a file of one"

@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
@@ -20,7 +20,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults, labels
-from ips2_dask.readers.base import PIECE_BYTES, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import PIECE_BYTES, Pieces, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.typing import AnyArray, Float64
 
@@ -105,9 +105,7 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
     )
 
 
-def take_label_variable(
-    table: Table, variable: str, count: int, label_pieces: Callable[[], Iterator[AnyArray]]
-) -> Table:
+def take_label_variable(table: Table, variable: str, count: int, label_pieces: Pieces) -> Table:
     """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
     m, f = table.shape
     if count != m:
@@ -171,10 +169,7 @@ class Chosen:
 def select_columns(
     name: str, features: Settings, names: Names, n_columns: int, label: int | None = None, hidden: Places = ()
 ) -> Chosen:
-    """Return the columns of a table that become features: all but that of the labels where nothing is said.
-
-    ``hidden`` ones hold the names of the rows.
-    """
+    """Return the columns of a table that become features: not that of labels, nor ``hidden`` ones, of names of rows."""
     if features is None:
         kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
         return Chosen(names, n_columns, label, kept, (), None)
@@ -476,7 +471,7 @@ class FeatureRows(Rows):
 
 
 def feature_table(
-    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, coded: bool = False
+    table: Table, fitted: FittedFeatures | None, places: Places | None = None, coded: bool = False
 ) -> Table:
     """Return a table of features, which are the columns at some places of the table; see `FeatureRows`."""
     if fitted is None:

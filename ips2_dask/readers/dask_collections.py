@@ -83,7 +83,6 @@ def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | No
         shape=check_shape(NAME, array.shape),
         dtype=dtype,
         rows=DaskRows(checked, is_sparse(getattr(array, "_meta", None))),
-        parallel=False,
         fingerprint=digest("dask", array.name, dtype.str, array.chunks, chosen.missing),
         feature_names=chosen.kept_names() if fitted is None else fitted.feature_names,
         label_pieces=label_pieces,
@@ -111,6 +110,7 @@ class DaskTable(Table):
     """The table of a Dask array, a `LazySource`."""
 
     rows: DaskRows
+    parallel: bool = False
 
     def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `Delayed` per partition: its rows bounds[b] to bounds[b + 1] as `read` would give them."""
@@ -236,7 +236,6 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
         shape=(m, f),
         dtype=dtype,
         rows=DaskRows(array),
-        parallel=False,
         fingerprint=digest("dask frame", key, None if fitted is None else fitted.as_dict()),
         feature_names=chosen.kept_names() if fitted is None else fitted.feature_names,
         read_sample_names=None if index is None else partial(np.array, index),

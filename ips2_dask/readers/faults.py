@@ -117,8 +117,7 @@ def textual(name: str, found: str, first: str = "") -> BadInput:
     allowed = "numbers in every column but the label column"
     remedy = (
         f"{first}{'; or ' * bool(first)}encode these columns (one_hot, --one-hot), drop them (drop_columns, "
-        "--drop-columns), or name the label column "
-        "(labels_column, --labels-column)"
+        "--drop-columns), or name the label column (labels_column, --labels-column)"
     )
     return BadInput(name, found, allowed, "distances between samples would be undefined", remedy)
 

@@ -13,17 +13,12 @@ from typing import Any
 
 from ips2_dask.errors import BadInput
 
-MISSING = ("refuse", "median", "drop")
-"""The ways to treat missing values."""
-
-HANDLE_UNKNOWN = ("error", "ignore")
-"""The ways to treat a category that a run has not seen."""
-
+MISSING = ("refuse", "median", "drop")  # the ways to treat missing values
+HANDLE_UNKNOWN = ("error", "ignore")  # the ways to treat a category that a run has not seen
 MOST_CATEGORIES = 1_000
 """Categories of one column, at most: more are names or numbers of the rows, put there by mistake."""
 
-Category = str | float | None
-"""Text, a number, or None for a missing value."""
+Category = str | float | None  # text, a number, or None for a missing value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,30 +120,14 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FittedFeatures:
-    """`Features` fitted to a table: its columns and their categories, which new samples must have as well.
+    """`Features` fitted to a table: its columns and their categories, which new samples must have as well."""
 
-    Parameters
-    ----------
-    columns : tuple of Column
-        In their order in the table.
-    n_columns : int
-        Columns of the input, that of the labels among them.
-    label : int, optional
-        Number of the column of labels.
-    missing : {"refuse", "median", "drop"}
-    handle_unknown : {"error", "ignore"}
-        Whether a category that is none of the column's is refused, or is 0 in all of the column's features: as of
-        scikit-learn's ``OneHotEncoder``.
-    whole : bool
-        Whether the user chose no columns, so that a warning tells of those that new samples have besides.
-    """
-
-    columns: tuple[Column, ...]
-    n_columns: int
-    label: int | None = None
+    columns: tuple[Column, ...]  # in their order in the table
+    n_columns: int  # of the input, that of the labels among them
+    label: int | None = None  # number of the column of labels
     missing: str = "refuse"
-    handle_unknown: str = "error"
-    whole: bool = False
+    handle_unknown: str = "error"  # or "ignore", as of scikit-learn's OneHotEncoder: such a category is 0 everywhere
+    whole: bool = False  # whether the user chose no columns, so that a warning tells of those that new samples add
 
     def __post_init__(self) -> None:
         check_word("handle_unknown", self.handle_unknown, HANDLE_UNKNOWN)
@@ -249,9 +228,7 @@ def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
         raise BadInput(name, repr(value), f"one of {', '.join(allowed)}", otherwise, "choose one of them")
 
 
-HEADER = ("auto", "yes", "no")
-"""Whether the first line names the columns."""
-
+HEADER = ("auto", "yes", "no")  # whether the first line names the columns
 UTF_8 = "utf-8"
 
 
@@ -326,8 +303,7 @@ class TextFormat:
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
 
-NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}
-"""Other spellings of delimiters, which are easier to type into a shell."""
+NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}  # other spellings of delimiters, which are easier to type into a shell
 
 
 def _check_mark(name: str, mark: str | None) -> None:
@@ -352,5 +328,4 @@ def _encoding(name: str) -> str:
     return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 
-USUAL = TextFormat()
-"""The format of a file of which nothing is said."""
+USUAL = TextFormat()  # the format of a file of which nothing is said

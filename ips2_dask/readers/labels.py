@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from ips2_dask.readers.base import Table
 
 Labels = Int64 | AnyArray  # (m,) int64 or strings
-
-PIECE_ROWS = 8192
-"""Rows of a table that are in memory at a time while its column of labels is read."""
-
-PIECE_LABELS = 1 << 18
-"""Labels that are in memory at a time while a variable that holds nothing else is read."""
-
+PIECE_ROWS = 8192  # rows of a table that are in memory at a time while its column of labels is read
+PIECE_LABELS = 1 << 18  # labels that are in memory at a time while a variable that holds nothing else is read
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
 

@@ -57,9 +57,7 @@ def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
         return NpyLayout(tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
 
 
-HEADER_BYTES = 4096
-"""More than any header of a plain array takes."""
-
+HEADER_BYTES = 4096  # more than any header of a plain array takes
 TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "Last-Modified", "updated", "mtime")
 """Names, by protocol, of the metadata that changes with an object's content."""
 

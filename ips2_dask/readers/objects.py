@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_array(spec: object, request: base.Request) -> base.Table:
-    """Return the table of an array in memory.
-
-    A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
-    """
+    """Return the table of an array, pickled with it; a read-only ``numpy.memmap`` is read from its file."""
     transpose = request.transpose
     name = "the sparse matrix given" if base.is_sparse(spec) else "the array given"
     if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:

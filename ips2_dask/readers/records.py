@@ -91,10 +91,7 @@ class Batches:
         return None if self.index is None else cols.counted_names(np.concatenate([*self.values(self.index)]))
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
-        """Return the table as it is to be read now that columns are chosen, after collecting its categories.
-
-        Raises ``BadInput`` where a category is missing that must not be.
-        """
+        """Return the table as it is to be read now that columns are chosen, after collecting its categories."""
         encoded = [self.columns[place] for place in category_sets]
         for row, columns in arrays(self, encoded) if encoded else ():
             for column, collected, values in zip(encoded, category_sets.values(), columns, strict=True):
@@ -127,10 +124,7 @@ class _ParquetBatches(Batches):
 def arrays(
     source: Batches, columns: Sequence[ArrowColumn], groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """Yield the first row of each batch of some groups, or of all, and its values by column.
-
-    Raises ``BadInput`` for uneven lists.
-    """
+    """Yield the first row of each batch of some groups, or of all, and its values by column; lists must be even."""
     groups = range(len(source.starts) - 1) if groups is None else groups
     row = source.starts[groups[0]] if groups else 0
     widths = {column.name: column.width for column in columns if column.item is not None}
@@ -247,10 +241,8 @@ def open_arrow_object(spec: object, request: base.Request) -> base.Table:
         table = pa.table(spec)
     except Exception as error:
         found, allowed = f"no table ({' '.join(str(error).split())[:200]})", "columns with names"
-        otherwise, remedy = (
-            "it would be unclear what a sample is",
-            "give the frame that holds it, as in frame[['a', 'b']]",
-        )
+        otherwise = "it would be unclear what a sample is"
+        remedy = "give the frame that holds it, as in frame[['a', 'b']]"
         faults.throw(BadInput(f"the {type(spec).__name__} given", found, allowed, otherwise, remedy))
     source = Batches(name="the table given", schema=table.schema, starts=[0, table.num_rows], table=table)
     return _open_typed(source, request)

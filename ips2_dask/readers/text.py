@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import islice
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,8 @@ from ips2_dask.readers.features import UTF_8, Category, FittedFeatures, TextForm
 from ips2_dask.readers.records import Batches, numbered_columns, open_batches
 from ips2_dask.typing import Float64
 from ips2_dask.wording import count
+
+Types = dict[str, Any]  # of pyarrow, by the names of columns
 
 
 @dataclass(kw_only=True)
@@ -236,10 +238,7 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
 def _parse_columns(
     block: TextBlock, layout: Layout, columns: Sequence[int], name: str, first_row: int = 0
 ) -> pa.RecordBatch:
-    """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts.
-
-    Raises ``BadInput`` for a ragged row, text among numbers, or bytes that are no text, with the line and the column.
-    """
+    """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts."""
     types = {str(column): pa.float64() if column in layout.numbers else pa.string() for column in columns}
     if not block.data.strip():
         return pa.record_batch([pa.array([], kind) for kind in types.values()], names=[*types])
@@ -258,15 +257,13 @@ def _parse_columns(
     return batch
 
 
-def _parse(block: TextBlock, layout: Layout, types: dict[str, pa.DataType]) -> pa.Table:
+def _parse(block: TextBlock, layout: Layout, types: Types) -> pa.Table:
     data = _single_blanks(block.data) if layout.delimiter is None else block.data
     titles = [str(column) for column in range(layout.n_fields)]
     read = pacsv.ReadOptions(column_names=titles, block_size=max(len(data) + 1, 64), use_threads=False)
+    missing, mark = [*cols.MISSING_WORDS], layout.text.decimal
     convert = pacsv.ConvertOptions(
-        column_types=types,
-        include_columns=[*types],
-        null_values=[*cols.MISSING_WORDS],
-        decimal_point=layout.text.decimal,
+        column_types=types, include_columns=[*types], null_values=missing, decimal_point=mark
     )
     split = pacsv.ParseOptions(delimiter=layout.delimiter or " ")
     return pacsv.read_csv(pa.BufferReader(data), read_options=read, parse_options=split, convert_options=convert)
@@ -279,9 +276,7 @@ def _single_blanks(data: bytes) -> bytes:
     return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
-def _parse_slowly(
-    block: TextBlock, layout: Layout, types: dict[str, pa.DataType], name: str, first_row: int
-) -> pa.RecordBatch:
+def _parse_slowly(block: TextBlock, layout: Layout, types: Types, name: str, first_row: int) -> pa.RecordBatch:
     """Return columns of a block as `_parse_columns` does, field by field, and raise its first fault."""
     columns: dict[int, list[str | float]] = {int(column): [] for column in types}
     text: dict[int, tuple[str, list[str]]] = {}  # column: where its first text is, and its texts

@@ -36,10 +36,8 @@ Selection = slice | tuple[slice, ...] | EllipsisType
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
-
 HEAP = b"GCOL"
-HEAPS_BYTES = 1 << 28
-"""Files up to this size are searched for broken heaps, which takes up to a tenth of a second."""
+HEAPS_BYTES = 1 << 28  # files up to this size are searched for broken heaps, which takes up to a tenth of a second
 
 # Codecs that only pack, shuffle or scale numbers, or hold text. Others exist that unpickle what a chunk holds.
 STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc32", "adler32", "fletcher32")
@@ -54,21 +52,11 @@ def is_array(node: Node) -> bool:
 
 
 class Tree:
-    """A tree of groups and arrays; it is pickled by its path and opened in each process.
+    """A tree of groups and arrays; it is pickled by its path and opened in each process."""
 
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    kind : str
-        What messages call an array.
-    parallel : bool
-        Whether any process can read its arrays by ranges.
-    """
-
-    name: str
-    kind: str
-    parallel: bool = True
+    name: str  # the input as the user wrote it, for messages
+    kind: str  # what messages call an array
+    parallel: bool = True  # whether any process can read its arrays by ranges
 
     def open(self) -> AbstractContextManager[Node]:
         """Open the root, read only; any exception of the library in the body becomes a ``BadInput``."""
@@ -378,18 +366,15 @@ class ZarrTree(Tree):
 
 
 def _open_node(path: str, name: str) -> Node:
-    try:
-        store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
-        with reaching(path):
-            return zarr.open(store=store, mode="r")
-    except BadInput:
-        raise
-    except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
-        found = f"no Zarr array or group ({' '.join(str(error).split())[:200]})"
-        allowed = "a folder or URL with a zarr.json, .zarray or .zgroup"
-        faults.throw(BadInput(name, found, allowed, "there would be nothing to read", "check the path"))
-    except Exception as error:
-        faults.throw(faults.unreadable(name, error))
+    with faults.reading(name):
+        try:
+            store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
+            with reaching(path):
+                return zarr.open(store=store, mode="r")
+        except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
+            found = f"no Zarr array or group ({' '.join(str(error).split())[:200]})"
+            allowed = "a folder or URL with a zarr.json, .zarray or .zgroup"
+            faults.throw(BadInput(name, found, allowed, "there would be nothing to read", "check the path"))
 
 
 def _codec_names(codecs: Any) -> Iterator[str]:
@@ -439,10 +424,7 @@ AXES |= {"X": ("obs", "var"), "layers": ("obs", "var"), "varm": ("var", None), "
 
 
 def _open_tree(tree: Tree, request: base.Request) -> base.Table:
-    """Return the table of an array, or of a matrix of an AnnData; see `_open_part` for the latter.
-
-    The labels of an array may be another array.
-    """
+    """Return the table of an array, whose labels may be another array, or of a matrix of an AnnData."""
     wanted = request.labels_column
     with tree.open() as root:
         located = _locate(tree, root, request.member)
@@ -485,10 +467,7 @@ def _is_frame(node: Node | None) -> bool:
 
 
 def _locate(tree: Tree, root: Node, member: str | None) -> tuple[str, str] | None:
-    """Return the path of the AnnData that a member is in, and the member's path in that; None if it is in none.
-
-    That AnnData may be the root, or a part of a MuData (``mod/rna``) or SpatialData (``tables/table``).
-    """
+    """Return the path of the AnnData that a member is in (the root, ``mod/rna``, ...), and its path in that."""
     parts = [part for part in (member or "").split("/") if part]
     for n in range(len(parts) + 1):
         if _is_anndata(tree, root, "/".join(parts[:n])):
@@ -648,10 +627,7 @@ def _column_values(tree: Tree, root: Node, path: str, rows: Selection = ...) -> 
 
 
 def _column(tree: Tree, root: Node, path: str) -> tuple[str, Node, str]:
-    """Return the kind of a column of a data frame, and the array with a value for each row, with its path.
-
-    It may be plain, categorical (codes into categories) or nullable (values and mask).
-    """
+    """Return a column's kind, and the array with a value for each row, with its path."""
     node = tree.get(root, path)
     if node is None or is_array(node):
         return "plain", tree.array(root, path), path

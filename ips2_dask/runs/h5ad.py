@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from ips2_dask.runs.results import Results as Run
 
 Node: TypeAlias = h5py.Group | h5py.Dataset
-
 KEY = "ips2"
 TEXT = h5py.string_dtype("utf-8")
 RANGE_ROWS = 1 << 15
 """Rows of a range whose embedding or entries of U are in memory at a time: some tens of entries a row."""
 
 REMEDY = "rename it there, or write the labels to a .csv or .parquet file"
-
-WRITTEN = "written"
-"""The entry of ``uns[key]`` that lists what was written by a key, as ``part/name``."""
+WRITTEN = "written"  # the entry of ``uns[key]`` that lists what was written by a key, as ``part/name``
 
 
 def anndata_io() -> Any:
@@ -85,7 +82,8 @@ def own_results(thing: str, key: str, there: Collection[str], written: Iterable[
 
 def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
     """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
-    origin, old = _origin(run) if source is None else Path(source), []
+    own, old = Path(str(run.manifest["input"]["name"]).partition("::")[0]), []
+    origin = Path(source) if source is not None else own if own.suffix == ".h5ad" and own.is_file() else None
     if origin is not None:
         if not origin.is_file():
             allowed, otherwise = "the .h5ad that was clustered", "there would be nothing to copy"
@@ -108,12 +106,6 @@ def old_results(file: h5py.File, thing: str, key: str, remedy: str) -> list[str]
     place = f"uns/{key}/{WRITTEN}"
     written = file[place].asstr()[...].ravel() if place in file else ()
     return own_results(thing, key, there, written, remedy)
-
-
-def _origin(run: Run) -> Path | None:
-    """The .h5ad that the run read, if it was one and is still there."""
-    name = str(run.manifest["input"]["name"]).partition("::")[0]
-    return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
 
 
 def _encoded(node: Node, kind: str, **more: object) -> Node:
@@ -274,8 +266,7 @@ def _write_csr(
         io.write_elem(obsp, name, block, dataset_kwargs={"compression": "gzip", "indptr_dtype": kinds[1]})
 
 
-NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])
-"""A neighbour of a row."""
+NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])  # A neighbour of a row
 
 
 def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
@@ -300,8 +291,7 @@ def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
     _write_csr(obsp, "distances", run.n_rows, (np.int32, np.int64), ranges())
 
 
-ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])
-"""An entry of U."""
+ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])  # an entry of U
 
 
 def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
