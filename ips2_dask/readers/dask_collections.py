@@ -138,10 +138,9 @@ def _as_block(values: Any, block_info: Any) -> AnyArray:
         found = f"something of type {type(values).__name__}"
         remedy = "make NumPy arrays of the blocks by array.map_blocks, as with lambda block: block.get()"
         faults.throw(BadInput(name, found, "an array of numbers", "there would be nothing to cluster", remedy))
-    remedy = "call array.compute_chunk_sizes() first, best after array = array.persist()"
-    if block.ndim != 2:
-        remedy = "have the function that makes the blocks return two dimensions"
-    return _checked_block(block, block_info, name, remedy)
+    sized = "call array.compute_chunk_sizes() first, best after array = array.persist()"
+    flat = "have the function that makes the blocks return two dimensions"
+    return _checked_block(block, block_info, name, sized if block.ndim == 2 else flat)
 
 
 def _checked_block(block: AnyArray, block_info: Any, name: str, remedy: str) -> AnyArray:
