@@ -6,7 +6,6 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.readers import is_anndata, open_anndata_source
 from ips2_dask.readers.faults import reading
 from ips2_dask.readers.objects import REPRESENTATION
-from ips2_dask.runs.h5ad import WRITTEN, check_key, names_of, old_results, own_results
+from ips2_dask.runs.h5ad import WRITTEN, anndata_io, check_key, names_of, old_results, own_results
 from ips2_dask.runs.label_results import SAMPLE_COLUMNS
 from ips2_dask.store.files import partial_file
 from ips2_dask.typing import Int32
@@ -335,9 +334,5 @@ def _evidence(choice: dict[str, Any] | None) -> Added:
 
 
 def _writer() -> Callable[[Any, str, Any], None]:
-    """anndata's function that writes a value into a group in place of what is there, by whichever name it has."""
-    for name in ("anndata.io", "anndata.experimental"):  # the second before anndata 0.11
-        with suppress(ModuleNotFoundError, AttributeError):
-            return import_module(name).write_elem
-    found, why = "a version without write_elem", "results could not be written to the file"
-    raise BadInput("anndata", found, "anndata 0.10 or later", why, "run pip install 'ips2-dask[anndata]'")
+    writer: Callable[[Any, str, Any], None] = anndata_io().write_elem
+    return writer

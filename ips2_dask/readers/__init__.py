@@ -4,8 +4,7 @@
 format                        what may follow ``::``                      read in parts
 ============================  ==========================================  =================================
 .npy, also s3:// and such                                                 yes
-.npz                          a member                                    from the start on, if compressed;
-                                                                          whole, if sparse
+.npz                          a member                                    yes; whole, if compressed or sparse
 .csv .tsv .txt .data, .gz                                                 yes; gzipped, or in another encoding than
                                                                           UTF-8: from the start on
 .parquet, a folder or a                                                   yes, by row groups
@@ -44,23 +43,13 @@ from ips2_dask.readers.faults import listing, pickled, throw
 from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array
 from ips2_dask.store.remote import check_url, is_remote, named_place, plain
+from ips2_dask.typing import AnyArray
 from ips2_dask.wording import option
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "FORMATS",
-    "Source",
-    "check_block",
-    "features_of",
-    "is_anndata",
-    "is_chunked",
-    "is_text_file",
-    "named_like",
-    "open_anndata_source",
-    "open_source",
-]
+__all__ = ["Source", "check_block", "is_anndata", "open_anndata_source", "open_source"]
 
 
 class Format(NamedTuple):
@@ -76,23 +65,16 @@ TEXT = Format("text.open_text", may_be_gzipped=True, by_rows=True)
 HDF5 = Format("trees.open_hdf5", has_members=True)
 PARQUET = Format("records.open_parquet", by_rows=True)
 ZARR = Format("trees.open_zarr_path", has_members=True)
-NPY_URL = Format("npy.open_npy_url")
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
     ".npy": Format("npy.open_npy"),
     ".npz": Format("npy.open_npz", has_members=True),
-    ".csv": TEXT,
-    ".tsv": TEXT,
-    ".txt": TEXT,
-    ".data": TEXT,
+    **dict.fromkeys((".csv", ".tsv", ".txt", ".data"), TEXT),
     ".parquet": PARQUET,
-    ".h5": HDF5,
-    ".hdf5": HDF5,
+    **dict.fromkeys((".h5", ".hdf5", ".h5ad", ".h5mu"), HDF5),
     ".mat": Format("scipy_files.open_mat", has_members=True),
     ".mtx": Format("scipy_files.open_mtx", may_be_gzipped=True),
-    ".h5ad": Format("trees.open_h5ad", has_members=True),
-    ".h5mu": HDF5,
     ".zarr": ZARR,
 }
 # Endings of text files in older collections; ".data" may have a tail, as in kddcup.data_10_percent.gz.
@@ -138,13 +120,9 @@ def open_source(
         features = None
     if text is not None and text.given and not is_text_file(spec):
         given = next(iter(text.given))
-        raise BadInput(
-            os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given",
-            f"{given} ({option(given)}) with an input that is no text file",
-            "it with .csv, .tsv, .txt, .data and their kin",
-            "it would count for nothing",
-            f"leave {given} ({option(given)}) out",
-        )
+        thing = os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given"
+        found, allowed = f"{given} ({option(given)}) with an input that is no text file", "it with text files"
+        raise BadInput(thing, found, allowed, "it would count for nothing", f"leave {given} ({option(given)}) out")
     request = Request("", "", None, labels_column, transpose, features, text or USUAL)
     if _is_of(spec, "dask.dataframe", "DataFrame"):
         return open_dask_frame(spec, request, client)
@@ -182,19 +160,13 @@ def _open(spec: object, request: Request) -> Table:
     return table if table.label_pieces is not None else take_label_column(table, request.labels_column)
 
 
-class _CallersRows(Rows):
-    """The rows of a caller's own class."""
-
-    def __init__(self, source: Any) -> None:
-        self.read, self.blocks, self.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
-
-
 def _callers_table(source: Any, _: Request) -> Table:
     """Return the table of an object of a caller's own class that has the attributes of one."""
-    labels = source.labels()
+    labels, rows = source.labels(), Rows()
+    rows.read, rows.blocks, rows.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
     plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
     return Table(
-        rows=_CallersRows(source),
+        rows=rows,
         read_sample_names=partial(getattr, source, "sample_names"),
         label_pieces=None if labels is None else partial(iter, [labels]),
         **{name: getattr(source, name) for name in plain},
@@ -205,22 +177,17 @@ def open_xarray(array: Any, request: Request) -> Table:
     """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features."""
     name = "the DataArray given"
     if not hasattr(array, "dims") or not hasattr(array, "name"):
-        raise BadInput(
-            "the Dataset given",
-            f"the variables {listing(list(map(str, array.data_vars)))}",
-            "an xarray.DataArray, samples by features",
-            "it would be unclear which variable is meant",
-            "give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each variable is a feature",
-        )
+        found = f"the variables {listing(list(map(str, array.data_vars)))}"
+        allowed = "an xarray.DataArray, samples by features"
+        remedy = "give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each variable is a feature"
+        raise BadInput("the Dataset given", found, allowed, "it would be unclear which variable is meant", remedy)
     check_shape(name, array.shape)
     array, plain = array.T if request.transpose else array, replace(request, transpose=False)
     samples, titles = (index_names(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
-    columns = None if titles is None else titles.tolist()
     if is_dask(array.data):
-        table: Table = open_dask_array(array.data, plain, columns)
-    else:
-        table = replace(open_array(array.data, plain), name=name, feature_names=columns)
-    return replace(table, read_sample_names=None if samples is None else partial(np.array, samples))
+        table: Table = open_dask_array(array.data, plain, None if titles is None else titles.tolist())
+        return replace(table, read_sample_names=None if samples is None else partial(np.array, samples))
+    return _named(replace(open_array(array.data, plain), name=name), samples, titles)
 
 
 def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
@@ -242,12 +209,12 @@ def named_like(table: Source, spec: object) -> Source:
     """Return a table with the names of the data frame that its values came from, if it was one that has them."""
     if not is_frame(spec):
         return table
-    names, titles = index_names(spec.index), index_names(spec.columns)
-    return replace(
-        table,
-        read_sample_names=None if names is None else partial(np.array, names),
-        feature_names=None if titles is None else titles.tolist(),
-    )
+    return _named(table, index_names(spec.index), index_names(spec.columns))
+
+
+def _named(table: Table, samples: AnyArray | None, titles: AnyArray | None) -> Table:
+    names = None if samples is None else partial(np.array, samples)
+    return replace(table, read_sample_names=names, feature_names=None if titles is None else titles.tolist())
 
 
 def _is_of(spec: object, module: str, *names: str) -> bool:
@@ -276,28 +243,21 @@ def _remote_format(url: str, name: str) -> Format:
     """Return the format of a URL: .npy, or Zarr for anything without another ending."""
     check_url(url)
     file_format = _format_of(url.partition("?")[0])
-    if file_format == FORMATS[".npy"]:
-        return NPY_URL
-    if file_format not in (None, ZARR):
-        raise BadInput(
-            plain(name),
-            f"a URL of a {os.path.splitext(plain(url))[1]} file",
-            "the URL of a .zarr array or group, or of a .npy file",
-            "the file could not be read in parts from there",
-            "copy it to a local disk, or write its table as .zarr to that store",
-        )
-    return ZARR
+    if file_format not in (None, ZARR, FORMATS[".npy"]):
+        found = f"a URL of a {os.path.splitext(plain(url))[1]} file"
+        allowed = "the URL of a .zarr array or group, or of a .npy file"
+        remedy = "copy it to a local disk, or write its table as .zarr to that store"
+        raise BadInput(plain(name), found, allowed, "the file could not be read in parts from there", remedy)
+    return file_format or ZARR
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """Return the function that ``module.function`` names in this package, importing its module."""
     module, _, function = name.partition(".")
     imported: Callable[..., Any] = getattr(import_module(f"ips2_dask.readers.{module}"), function)
     return imported
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Return path and member of ``path::member``."""
     if os.path.exists(name) or "::" not in name:
         return name, None
     path, _, member = name.rpartition("::") if "://" in name else name.partition("::")
@@ -314,50 +274,47 @@ def _local_format(path: str, name: str) -> Format:
             if _function("records.parts_of")(path):
                 return PARQUET
             found = "a pattern of files or folders that are not Parquet"
-            allowed = "a pattern of .parquet files, or one file"
-            otherwise = "files of other formats can't be read as one table"
-            raise BadInput(name, found, allowed, otherwise, "put their rows into one file, or convert them to Parquet")
+            raise _unfit(name, found, "a pattern of .parquet files, or one file", "put their rows into one file")
         folder = os.path.dirname(os.path.abspath(path))
-        raise BadInput(
-            name,
-            "no such file",
-            "a file or Zarr folder that exists",
-            "there would be nothing to read",
-            "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either",
-        )
+        remedy = "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either"
+        raise _unfit(name, "no such file", remedy=remedy)
     if os.path.isdir(path):
         if file_format == ZARR or _function("trees.is_zarr")(path):
             return ZARR
         if _function("records.has_deeper_parts")(path):
-            raise BadInput(
-                name,
-                "folders of Parquet files in a folder",
-                "Parquet files in one folder",
-                "columns that the folders' names hold, as in kind=a, would be lost",
+            otherwise = "columns that the folders' names hold, as in kind=a, would be lost"
+            remedy = (
                 f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in "
-                "Python dask.dataframe.read_parquet(folder), which reads them",
+                "Python dask.dataframe.read_parquet(folder), which reads them"
             )
+            found, allowed = "folders of Parquet files in a folder", "Parquet files in one folder"
+            raise BadInput(name, found, allowed, otherwise, remedy)
         if _function("records.parts_of")(path):
             return PARQUET
-        raise _not_a_file(name, "a directory", "a file, or the folder of a Zarr array or group, or of Parquet files")
+        raise _unfit(name, "a directory", "a file, or the folder of a Zarr array or group, or of Parquet files")
     if file_format is None:
         ending = os.path.splitext(path)[1].lower()
         if ending in PICKLES:
             raise pickled(name, f"a pickle ({ending})")
-        found = f"an unknown format ({ending or 'no ending'})"
         allowed = f"{', '.join(FORMATS)}, and .gz after those of text and .mtx"
-        otherwise = "its bytes would be guessed at"
-        raise BadInput(name, found, allowed, otherwise, "convert it, or rename it after what it holds")
+        raise _unfit(name, f"an unknown format ({ending or 'no ending'})", allowed, "convert or rename it")
     if file_format == ZARR:
-        raise _not_a_file(name, "a file", "the folder of a Zarr array or group")
+        raise _unfit(name, "a file", "the folder of a Zarr array or group")
     if not os.path.isfile(path):
-        raise _not_a_file(name, "neither a file nor a directory")
-    _check_readable(path, name)
+        raise _unfit(name, "neither a file nor a directory")
+    try:
+        with open(path, "rb") as stream:
+            is_empty = not stream.read(1)
+    except OSError as error:
+        found = f"a file that can't be opened ({error.strerror})"
+        throw(_unfit(name, found, "a file this user may read", "change its permissions"))
+    if is_empty:
+        allowed, remedy = "a file with at least one row of numbers", "check that it was written or downloaded whole"
+        raise _unfit(name, "an empty file", allowed, remedy)
     return file_format
 
 
 def _format_of(path: str) -> Format | None:
-    """Return the format of files with this name, if there is one."""
     stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).lower())
     if ending == ".gz":
         file_format = _format_of(stem)
@@ -367,24 +324,7 @@ def _format_of(path: str) -> Format | None:
     return FORMATS.get(ending)
 
 
-def _check_readable(path: str, name: str) -> None:
-    try:
-        with open(path, "rb") as stream:
-            empty = not stream.read(1)
-    except OSError as error:
-        throw(
-            BadInput(
-                name,
-                f"a file that can't be opened ({error.strerror})",
-                "a file this user may read",
-                "there would be nothing to read",
-                "change its permissions",
-            )
-        )
-    if empty:
-        allowed, otherwise = "a file with at least one row of numbers", "there would be nothing to cluster"
-        raise BadInput(name, "an empty file", allowed, otherwise, "check that it was written or downloaded whole")
-
-
-def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:
-    return BadInput(name, found, allowed, "there would be nothing to read", "name the input itself")
+def _unfit(
+    name: str, found: str, allowed: str = "a file or Zarr folder that exists", remedy: str = "name the input itself"
+) -> BadInput:
+    return BadInput(name, found, allowed, "there would be nothing to read", remedy)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 DType = np.dtype[np.generic]
+Pieces = Callable[[], Iterator[AnyArray]]
 Matrix: TypeAlias = "AnyArray | sparse.csr_array"  # two dimensions, real numbers
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
@@ -36,51 +37,26 @@ LOAD_LOCK = threading.RLock()  # threads of one worker load a file once, not onc
 
 @dataclass(frozen=True)
 class Request:
-    """What to open, and how: the argument of an opener.
+    """What to open, and how: the argument of an opener; the last four are those of `open_source`."""
 
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    path : str
-        Path or URL of a file.
-    member : str, optional
-        The name after ``::``: a dataset, variable, array or member of the file.
-    labels_column, transpose, features, text
-        As of `open_source`. Features of formats that hold no text are made by `columns.features_of_numbers`.
-    """
-
-    name: str
-    path: str = ""
-    member: str | None = None
+    name: str  # the input as the user wrote it, for messages
+    path: str = ""  # path or URL of a file
+    member: str | None = None  # the name after ``::``: a dataset, variable, array or member of the file
     labels_column: str | int | None = None
     transpose: bool = False
-    features: Features | FittedFeatures | None = None
+    features: Features | FittedFeatures | None = None  # of numbers, `columns.features_of_numbers` makes them
     text: TextFormat = USUAL
 
 
 class Rows:
-    """The values of a table. It is pickled with its table, so it keeps paths and not open files.
+    """The values of a table. It is pickled with its table, so it keeps paths and not open files."""
 
-    Attributes
-    ----------
-    n_rows : int
-        m, the number of rows.
-    grain : int
-        Rows that the storage keeps together, as in a chunk.
-    sparse : bool
-        Whether the values are stored without their zeros.
-    """
-
-    n_rows: int
-    grain: int = 1
-    sparse: bool = False
+    n_rows: int  # m
+    grain: int = 1  # rows that the storage keeps together, as in a chunk
+    sparse: bool = False  # whether the values are stored without their zeros
 
     def read(self, start: int, stop: int) -> AnyArray:
-        """Return rows start to stop, (stop - start, f), where 0 <= start < stop <= m; raises ``BadInput``.
-
-        `Table.read` checks the range, and makes the array C-contiguous and of the table's type.
-        """
+        """Return rows start to stop, (stop - start, f), of any type and order; `Table.read` has checked the range."""
         raise NotImplementedError(type(self).__name__)
 
     def csr(self) -> csr_array | None:
@@ -99,47 +75,21 @@ class Table:
     """m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
 
     It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0.
-
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    shape : tuple of int
-        (m, f): samples, and features without the label column.
-    dtype : dtype
-        Of the values, in native byte order: bool, an integer, or a float of at most 64 bits.
-    rows : Rows
-        Reads the values.
-    parallel : bool
-        Whether `read` works in any process, at a cost that is proportional to the rows asked for.
-    resident_bytes : int
-        Bytes that reading any row at all needs in one process; 0 where the table can be read in parts.
-    fingerprint : str
-        Hexadecimal digest that changes when the content may have changed; it does not depend on the name.
-    feature_names : list of str, optional
-        The f names, where the input has them.
-    read_sample_names : callable, optional
-        Reads the m names of the samples, or None if they only count the rows.
-    label_pieces : callable, optional
-        Yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them.
-    label : int, optional
-        Position, in the input, of the column of labels, which the table itself no longer has.
-    fitted : FittedFeatures, optional
-        How the columns of the input became features, if the user chose or encoded any.
     """
 
-    name: str
-    shape: tuple[int, int]
-    dtype: DType
+    name: str  # the input as the user wrote it, for messages
+    shape: tuple[int, int]  # (m, f): samples, and features without the label column
+    dtype: DType  # of the values, in native byte order: bool, an integer, or a float of at most 64 bits
     rows: Rows
-    parallel: bool = True
-    resident_bytes: int = 0
-    fingerprint: str
-    feature_names: list[str] | None = None
-    read_sample_names: Callable[[], AnyArray | None] | None = None
-    label_pieces: Callable[[], Iterator[AnyArray]] | None = None
-    label: int | None = None
-    fitted: FittedFeatures | None = None
+    parallel: bool = True  # whether `read` works in any process, at a cost that is proportional to the rows asked for
+    resident_bytes: int = 0  # that reading any row at all needs in one process; 0 where it can be read in parts
+    fingerprint: str  # changes when the content may have changed; it does not depend on the name
+    feature_names: list[str] | None = None  # f, where the input has them
+    read_sample_names: Callable[[], AnyArray | None] | None = None  # reads the m names; None if they only count
+    # yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them
+    label_pieces: Pieces | None = None
+    label: int | None = None  # position, in the input, of the column of labels, which the table itself no longer has
+    fitted: FittedFeatures | None = None  # how the columns became features, if the user chose or encoded any
 
     @cached_property
     def sample_names(self) -> AnyArray | None:
@@ -249,20 +199,14 @@ def is_sparse(value: object) -> TypeGuard[sparse.sparray]:
 
 
 def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:
-    """Return a SciPy sparse matrix as CSR, after checking that its indices are within its shape.
-
-    SciPy does not check them where it reads a file, and turning such a matrix into a dense one writes outside of it.
-    """
+    """Return a SciPy sparse matrix as CSR, after checking its indices: SciPy would write outside of a dense one."""
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
     if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
-        raise BadInput(
-            name,
-            f"a sparse matrix of {rows} rows with {matrix.nnz} entries",
-            "at least one entry in a thousand rows, where there are so many",
-            "nearly all samples would be equal, and gigabytes of pointers to nothing be held",
-            "check that the file is undamaged and need not be transposed, or drop the empty rows",
-        )
+        found = f"a sparse matrix of {rows} rows with {matrix.nnz} entries"
+        otherwise = "nearly all samples would be equal, and gigabytes of pointers to nothing be held"
+        remedy = "check that the file is undamaged and need not be transposed, or drop the empty rows"
+        raise BadInput(name, found, "at least one entry in a thousand rows, where there are so many", otherwise, remedy)
     with faults.reading(name):
         if matrix.format in ("csr", "csc", "bsr"):
             # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
@@ -321,22 +265,15 @@ class MatrixRows(Rows):
 
 def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
     """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
-    made: dict[str, Any] = {
-        "rows": MatrixRows(matrix, int(matrix.shape[0])),
-        "parallel": False,
-        "resident_bytes": sum(part.nbytes for part in _arrays_of(matrix)),
-        **optional,
-    }
+    rows, size = MatrixRows(matrix, int(matrix.shape[0])), sum(part.nbytes for part in _arrays_of(matrix))
+    made: dict[str, Any] = {"rows": rows, "parallel": False, "resident_bytes": size, **optional}
     if "fingerprint" not in made:
         made["fingerprint"] = content_digest(matrix)
     return Table(name=name, shape=check_shape(name, matrix.shape), dtype=check_dtype(name, matrix.dtype), **made)
 
 
 def loaded_table(load: Callable[[], Matrix], name: str, fingerprint: str, matrix: Matrix | None = None) -> Table:
-    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run.
-
-    ``load`` raises ``BadInput`` where the file has changed.
-    """
+    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
     matrix = load() if matrix is None else matrix
     rows = MatrixRows(matrix, int(matrix.shape[0]), load)
     return matrix_table(matrix, name, rows=rows, fingerprint=fingerprint)
@@ -380,13 +317,9 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
         raise BadInput(name, found, allowed, otherwise, "reshape it, for instance array.reshape(len(array), -1)")
     rows, columns = int(shape[0]), int(shape[1])
     if rows == 0 or columns == 0:
-        raise BadInput(
-            name,
-            f"{rows} rows and {columns} columns",
-            "at least one row and one column of numbers",
-            "there would be nothing to cluster",
-            "check that it is the right input, and that its only column is not the label column",
-        )
+        asked = "at least one row and one column of numbers"
+        remedy = "check that it is the right input, and that its only column is not the label column"
+        raise BadInput(name, f"{rows} rows and {columns} columns", asked, "there would be nothing to cluster", remedy)
     return rows, columns
 
 
@@ -403,25 +336,16 @@ def check_dtype(name: str, dtype: DType) -> DType:
         raise faults.pickled(name, "an array of Python objects")
     if dtype.kind in "UST":
         raise faults.text_in_array(name, f"an array of text ({dtype})")
+    found, allowed = f"values of type {dtype}", "bool, integers, or floats of at most 64 bits"
+    remedy = "convert them, for instance with array.astype(np.float64)"
     if dtype.kind in "mM":
-        raise BadInput(
-            name,
-            f"times ({dtype})",
-            "bool, integers, or floats of at most 64 bits",
-            "they could not be turned into distances",
-            "drop such columns, or give times as numbers, for instance (times - times.min()) / np.timedelta64(1, 's')",
+        found = f"times ({dtype})"
+        remedy = (
+            "drop such columns, or give times as numbers, for instance (times - times.min()) / np.timedelta64(1, 's')"
         )
     if dtype.kind == "c":
-        raise BadInput(
-            name,
-            f"complex numbers ({dtype})",
-            "real numbers",
-            "their imaginary parts would be lost",
-            "give real and imaginary parts as two columns each, or the absolute values",
-        )
-    found, allowed = f"values of type {dtype}", "bool, integers, or floats of at most 64 bits"
-    otherwise = "they could not be turned into distances"
-    raise BadInput(name, found, allowed, otherwise, "convert them, for instance with array.astype(np.float64)")
+        found, remedy = f"complex numbers ({dtype})", "give real and imaginary parts as two columns each"
+    raise BadInput(name, found, allowed, "they could not be turned into distances", remedy)
 
 
 def check_block(
@@ -434,11 +358,11 @@ def check_block(
         low, high = float(block.min()), float(block.max())
     if low >= -LARGEST and high <= LARGEST:
         return
-    finite = np.isfinite(block) | (np.isnan(block) if gaps else False)
+    finite = np.isfinite(block) | (np.isnan(block) & gaps)
     too_large = np.abs(block) > min(LARGEST, float(np.finfo(block.dtype).max))  # float32 does not reach as far
-    if gaps and not too_large.any():
+    bad = too_large if finite.all() else ~finite
+    if not bad.any():
         return
-    bad = ~finite if not finite.all() else too_large
     row, column = (int(index) for index in np.argwhere(bad)[0])
     named = f" ({feature_names[column]!r})" if feature_names else ""
     where = f"row {first_row + row}, column {column}{named}"
@@ -470,10 +394,7 @@ class NeighborDistances(Rows):
 
 
 def neighbor_distances(source: Table) -> Table:
-    """Return the table of a sparse matrix of distances (m, m) with `NeighborDistances`; other sources as they are.
-
-    A distance that is stored in one direction is that of both.
-    """
+    """Return the table of a sparse matrix of distances (m, m) with `NeighborDistances`; other sources as they are."""
     matrix = source.rows.csr()
     if matrix is None and source.rows.sparse:
         found, allowed = "a Dask array of sparse blocks with metric='precomputed'", "a SciPy matrix, or a file of one"
@@ -497,15 +418,12 @@ def check_neighbors(source: Table, n: int) -> None:
     if not isinstance(source.rows, NeighborDistances):
         return
     counts = np.diff(source.rows.matrix.indptr)
-    if counts.min() < n:
-        row = int(np.argmin(counts))
-        raise BadInput(
-            source.name,
-            f"{counts[row]} stored distances of sample {row}",
-            f"at least {n} to others in every row, as an entry that is not stored is no neighbour",
-            "its neighbourhood would be too small",
-            f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')",
-        )
+    row = int(np.argmin(counts))
+    if counts[row] < n:
+        found = f"{counts[row]} stored distances of sample {row}"
+        allowed = f"at least {n} to others in every row, as an entry that is not stored is no neighbour"
+        remedy = f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')"
+        raise BadInput(source.name, found, allowed, "its neighbourhood would be too small", remedy)
 
 
 def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
@@ -520,18 +438,13 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
     ):
         if bad.any():
             at = int(np.argmax(bad))
-            raise BadInput(
-                name,
-                f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}",
-                allowed,
-                "the farthest might be taken for neighbours",
-                "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out",
-            )
+            seen = f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}"
+            remedy = "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out"
+            raise BadInput(name, seen, allowed, "the farthest might be taken for neighbours", remedy)
     others = i != j
     i, j, d = i[others], j[others], np.maximum(d[others], 0.0)
-    low, high = np.minimum(i, j), np.maximum(i, j)
-    order = np.lexsort((i > j, high, low))  # of two directions the upper triangle's counts
-    low, high, d = low[order], high[order], d[order]
+    order = np.lexsort((i > j, np.maximum(i, j), np.minimum(i, j)))  # of two directions the upper triangle's counts
+    low, high, d = np.minimum(i, j)[order], np.maximum(i, j)[order], d[order]
     again = np.flatnonzero((low[1:] == low[:-1]) & (high[1:] == high[:-1])) + 1
     uneven = np.abs(d[again] - d[again - 1]) > np.maximum(SYMMETRIC_TO * np.maximum(d[again], d[again - 1]), slack)
     if uneven.any():
@@ -540,8 +453,6 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
         asked = "one distance for both directions, which may be stored in one alone"
         otherwise = "the tensor would have two values for one pair"
         raise BadInput(name, found, asked, otherwise, "give D.maximum(D.T) where both directions mean the same")
-    kept = np.ones(len(d), np.bool_)
-    kept[again] = False
-    low, high, d = low[kept], high[kept], d[kept]
+    low, high, d = (np.delete(part, again) for part in (low, high, d))
     entries = np.concatenate([d, d]), (np.concatenate([low, high]), np.concatenate([high, low]))
     return sparse.csr_array(entries, shape=matrix.shape)

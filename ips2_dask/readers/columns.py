@@ -10,23 +10,26 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults, labels
-from ips2_dask.readers.base import PIECE_BYTES, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import PIECE_BYTES, Pieces, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Names: TypeAlias = "Sequence[str] | None"
+Places = Sequence[int]
+Settings: TypeAlias = "Features | FittedFeatures | None"
 RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
 
@@ -38,7 +41,7 @@ def whole_number(wanted: str | int) -> int | None:
     return int(wanted)
 
 
-def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_columns: int) -> int:
+def find_column(name: str, wanted: str | int, names: Names, n_columns: int) -> int:
     """Return the position of a label column, given by name (looked for first) or number; raises ``BadInput``."""
     matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
     if len(matches) == 1:
@@ -58,12 +61,12 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
     raise BadInput(name, problem, allowed, otherwise, "correct labels_column (--labels-column), or leave it out")
 
 
-def _nearest_names(wanted: str, names: Sequence[str] | None) -> str:
+def _nearest_names(wanted: str, names: Names) -> str:
     """Return a clause for messages: the names most like ``wanted``, or that the columns have no names."""
     return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
 
 
-def column_title(position: int, names: Sequence[str] | None) -> str:
+def column_title(position: int, names: Names) -> str:
     """Return what messages call a column."""
     return f"column {position}" + (f" ({names[position]!r})" if names else "")
 
@@ -102,9 +105,7 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
     )
 
 
-def take_label_variable(
-    table: Table, variable: str, count: int, label_pieces: Callable[[], Iterator[AnyArray]]
-) -> Table:
+def take_label_variable(table: Table, variable: str, count: int, label_pieces: Pieces) -> Table:
     """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
     m, f = table.shape
     if count != m:
@@ -116,7 +117,6 @@ def take_label_variable(
 
 
 def _column_pieces(rows: Rows, position: int) -> Iterator[AnyArray]:
-    """Yield one column of a table of numbers, a piece for each block of rows."""
     return (block[:, position].copy() for block in rows.blocks(labels.PIECE_ROWS))
 
 
@@ -124,12 +124,12 @@ def _column_pieces(rows: Rows, position: int) -> Iterator[AnyArray]:
 class Chosen:
     """The columns of a table that become features."""
 
-    names: Sequence[str] | None
+    names: Names
     n_columns: int
     label: int | None
     kept: tuple[int, ...]
     encoded: tuple[int, ...]
-    features: Features | FittedFeatures | None
+    features: Settings
 
     @property
     def missing(self) -> str:
@@ -147,14 +147,13 @@ class Chosen:
         """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
         if not isinstance(self.features, Features):
             return self.features
+        titles: Sequence[str | None] = self.kept_names() or [None] * len(self.kept)
+        columns = [
+            Column(number=place, name=title, categories=categories.get(place))
+            for place, title in zip(self.kept, titles, strict=True)
+        ]
         return FittedFeatures(
-            columns=tuple(
-                Column(number=place, name=self.names[place] if self.names else None, categories=categories.get(place))
-                for place in self.kept
-            ),
-            n_columns=self.n_columns,
-            label=self.label,
-            missing=self.features.missing,
+            columns=tuple(columns), n_columns=self.n_columns, label=self.label, missing=self.features.missing
         )
 
     def kept_names(self) -> list[str] | None:
@@ -163,37 +162,24 @@ class Chosen:
 
     def category_sets(self, name: str, *, typed: bool = True) -> dict[int, CategorySet]:
         """Return a set for the categories of each of the ``encoded`` columns."""
-        return {
-            place: CategorySet(name, column_title(place, self.names), self.missing, typed=typed)
-            for place in self.encoded
-        }
+        titles = {place: column_title(place, self.names) for place in self.encoded}
+        return {place: CategorySet(name, title, self.missing, typed=typed) for place, title in titles.items()}
 
 
 def select_columns(
-    name: str,
-    features: Features | FittedFeatures | None,
-    names: Sequence[str] | None,
-    n_columns: int,
-    label: int | None = None,
-    hidden: Sequence[int] = (),
+    name: str, features: Settings, names: Names, n_columns: int, label: int | None = None, hidden: Places = ()
 ) -> Chosen:
-    """Return the columns of a table that become features: all but that of the labels where nothing is said.
-
-    ``hidden`` ones hold the names of the rows.
-    """
+    """Return the columns of a table that become features: not that of labels, nor ``hidden`` ones, of names of rows."""
     if features is None:
         kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
         return Chosen(names, n_columns, label, kept, (), None)
     if isinstance(features, FittedFeatures):
         matched = match_columns(name, features, names, n_columns, label, hidden)
         return Chosen(names, n_columns, label, matched, (), features)
-    positions_of = {
-        what: [
-            place for item in getattr(features, what) or () for place in _positions(name, item, names, n_columns, what)
-        ]
-        for what in REMEDY
-    }
-    title = partial(column_title, names=names)
+    title, positions_of = partial(column_title, names=names), dict[str, list[int]]()
+    for what in REMEDY:
+        places = [_positions(name, item, names, n_columns, what) for item in getattr(features, what) or ()]
+        positions_of[what] = list(chain.from_iterable(places))
     dropped, one_hot = {*positions_of["drop_columns"]}, {*positions_of["one_hot"]}
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
@@ -209,10 +195,7 @@ def select_columns(
     wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
-        found, allowed = (
-            f"{title(absent[0])} in one_hot, which is not in columns",
-            "categories of a column that is kept",
-        )
+        found, allowed = f"{title(absent[0])} in one_hot, which is not in columns", "categories of a kept column"
         remedy = "add it to columns (--columns), or take it out of one_hot (--one-hot)"
         raise BadInput(name, found, allowed, "there would be nothing to encode", remedy)
     selected = sorted(wanted - dropped - {label, *hidden})
@@ -224,12 +207,7 @@ def select_columns(
 
 
 def match_columns(
-    name: str,
-    fitted: FittedFeatures,
-    names: Sequence[str] | None,
-    n_columns: int,
-    label: int | None = None,
-    hidden: Sequence[int] = (),
+    name: str, fitted: FittedFeatures, names: Names, n_columns: int, label: int | None = None, hidden: Places = ()
 ) -> tuple[int, ...]:
     """Return the positions, in a table of new samples, of the columns that a run was fitted with.
 
@@ -255,23 +233,17 @@ def match_columns(
         near = _nearest_names(missing[0], [title for title in titles if title])
         if label is not None and names is not None and names[label] == missing[0]:
             near = "it is given as labels_column (--labels-column)"
-        raise BadInput(
-            name,
-            f"no column {faults.listing([repr(title) for title in missing])} ({near})",
-            "all columns that the run was made of",
-            "samples would be compared in different spaces",
-            "give the run's columns (Run.feature_names) under the names that they had",
-        )
+        found = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
+        allowed = "all columns that the run was made of"
+        remedy = "give the run's columns (Run.feature_names) under the names that they had"
+        raise BadInput(name, found, allowed, "samples would be compared in different spaces", remedy)
     twice = next((title for title in own if max(wanted[title], there[title]) > 1), None)
     at_numbers = len(titles) == fitted.n_columns and [titles[number] for number in numbers] == own
     if twice is not None and not at_numbers:
-        raise BadInput(
-            name,
-            f"several columns named {twice!r}, and other columns than the run's, or another order",
-            "each column once, or all names in the order of the run",
-            "one would be read in place of the other",
-            "rename the columns that are no features, or give the columns that the run was given in its order",
-        )
+        found = f"several columns named {twice!r}, and other columns than the run's, or another order"
+        allowed = "each column once, or all names in the order of the run"
+        remedy = "rename the columns that are no features, or give the columns that the run was given in its order"
+        raise BadInput(name, found, allowed, "one would be read in place of the other", remedy)
     _tell_further(name, fitted, [repr(title) for title in titles if title not in wanted])
     if at_numbers:
         return tuple(places[number] for number in numbers)
@@ -293,13 +265,9 @@ def _match_numbers(name: str, fitted: FittedFeatures, places: list[int], label: 
         return tuple(places)
     several = f", the {n_inputs} columns that they were chosen from" if n_inputs != len(numbers) else ""
     with_labels = "" if fitted.label is None else ", or these and the column of labels"
-    raise BadInput(
-        name,
-        f"{len(places)} features",
-        f"the {len(numbers)} features of the run{several}{with_labels}",
-        "samples would be compared in different spaces",
-        "give the columns that the run was given, or names to both so that columns are matched by them",
-    )
+    allowed = f"the {len(numbers)} features of the run{several}{with_labels}"
+    remedy = "give the columns that the run was given, or names to both so that columns are matched by them"
+    raise BadInput(name, f"{len(places)} features", allowed, "samples would be compared in different spaces", remedy)
 
 
 def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
@@ -310,69 +278,44 @@ def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
         warnings.warn(f"{name}: {what} of the run, and left out{rest}", IPS2Warning, stacklevel=2)
 
 
-def _positions(name: str, item: str | int, names: Sequence[str] | None, n_columns: int, what: str) -> list[int]:
+def _positions(name: str, item: str | int, names: Names, n_columns: int, what: str) -> list[int]:
     """Return the positions that a name, a number or a range stands for."""
-    matches = [place for place, title in enumerate(names or ()) if title == str(item)]
+    text, number, titles = str(item), whole_number(item), list(names or ())
 
-    def unknown(found: str) -> BadInput:
-        near = _nearest_names(str(item), [title for title in names if title] if names else None)
+    def wrong(found: str, allowed: str | None = None) -> BadInput:
+        near = _nearest_names(text, [title for title in titles if title] if titles else None)
         known = f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name ({near})"
-        return _wrong_column(name, found, known, what)
+        otherwise = "other columns than those meant would be clustered"
+        return BadInput(name, found, allowed or known, otherwise, f"correct {what} ({REMEDY[what]})")
 
+    matches = [place for place, title in enumerate(titles) if title == text]
     if len(matches) > 1:
-        raise _wrong_column(name, f"{len(matches)} columns named {str(item)!r}", "a number for such a column", what)
+        raise wrong(f"{len(matches)} columns named {text!r}", "a number for such a column")
     if matches:
         return matches
-    number = whole_number(item)
-    if number is not None:
-        if -n_columns <= number < n_columns:
-            return [number % n_columns]
-        raise unknown(f"no column {number}, as there are {n_columns}")
-    text = str(item)
-    ends = [(int(match[1]), int(match[2])) for match in [RANGE.fullmatch(text)] if match]
-    if ends and ends[0][1] >= n_columns:
-        raise unknown(f"no column {ends[0][1]}, as there are {n_columns}")
-    titles = [] if ends else list(names or ())
-    for position, mark in enumerate(text):
+    if number is not None and -n_columns <= number < n_columns:
+        return [number % n_columns]
+    match = None if number is not None else RANGE.fullmatch(text)
+    if number is not None or (match and int(match[2]) >= n_columns):
+        raise wrong(f"no column {match[2] if match else number}, as there are {n_columns}")
+    ends = [(int(match[1]), int(match[2]))] if match else []
+    for position, mark in enumerate("" if match else text):
         first, last = text[:position].strip(), text[position + 1 :].strip()
         if mark == "-" and titles.count(first) == titles.count(last) == 1:
             ends.append((titles.index(first), titles.index(last)))
-    if len(ends) > 1:
-        raise _wrong_column(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
     if not ends:
-        raise unknown(f"no column {text!r}")
-    first_place, last_place = ends[0]
-    if first_place > last_place:
-        raise _wrong_column(
-            name, f"the range {text!r}, which ends before it begins", "a range in the table's order", what
-        )
-    return list(range(first_place, last_place + 1))
-
-
-def _wrong_column(name: str, found: str, allowed: str, what: str) -> BadInput:
-    return BadInput(
-        name, found, allowed, "other columns than those meant would be clustered", f"correct {what} ({REMEDY[what]})"
-    )
+        raise wrong(f"no column {text!r}")
+    if len(ends) > 1:
+        raise wrong(f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers")
+    if ends[0][0] > ends[0][1]:
+        raise wrong(f"the range {text!r}, which ends before it begins", "a range in the table's order")
+    return list(range(ends[0][0], ends[0][1] + 1))
 
 
 # The words that pandas.read_csv takes for a missing value, and the question mark of older collections.
 MISSING_WORDS = (
-    "",
-    "NA",
-    "N/A",
-    "?",
-    "null",
-    "NULL",
-    "None",
-    "n/a",
-    "<NA>",
-    "#N/A",
-    "#N/A N/A",
-    "#NA",
-    "1.#IND",
-    "-1.#IND",
-    "1.#QNAN",
-    "-1.#QNAN",
+    *("", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA"),
+    *("1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
 )
 NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a column of numbers they parse as numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
@@ -411,13 +354,11 @@ class CategorySet:
                 raise faults.missing_value(self._name, self._title, f"the value {value!r}")
             self.found.add(None if is_missing(value) else value + 0.0 if isinstance(value, float) else value)  # -0 is 0
         if len(self.found - {None}) > MOST_CATEGORIES:
-            raise BadInput(
-                self._name,
-                f"more than {MOST_CATEGORIES:,} categories in {self._title}",
-                f"at most {MOST_CATEGORIES:,} in a column of one_hot (--one-hot)",
-                "names or numbers of the rows would become features, each of a single row",
-                "drop the column (drop_columns, --drop-columns), or group its categories",
-            )
+            found = f"more than {MOST_CATEGORIES:,} categories in {self._title}"
+            allowed = f"at most {MOST_CATEGORIES:,} in a column of one_hot (--one-hot)"
+            otherwise = "names or numbers of the rows would become features, each of a single row"
+            remedy = "drop the column (drop_columns, --drop-columns), or group its categories"
+            raise BadInput(self._name, found, allowed, otherwise, remedy)
 
     def categories(self) -> tuple[Category, ...]:
         """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them."""
@@ -460,34 +401,25 @@ def category_codes(
     """
     categories, text = column.categories or (), are_text(column.categories)
     positions = {category: position for position, category in enumerate(categories)}
-    codes: list[float] = []
-    for word in (*words, None):
+
+    def code(word: Category) -> float:
         if is_missing(word):
-            codes.append(positions.get(None, math.nan))
-            continue
+            return positions.get(None, math.nan)
         value = category_text(word) if text else category_number(word) if isinstance(word, str) else word
-        codes.append(-1 if value is None else positions.get(value, -1))
-    found = np.array(codes, np.float64)[places]
+        return -1 if value is None else positions.get(value, -1)
+
+    found = np.array([code(word) for word in (*words, None)], np.float64)[places]
     if not ignore and (found == -1).any():
         row = int(np.argmax(found == -1))
-        raise _unknown_category(name, words[places[row]], where, first_row + row, categories)
+        texts, unknown = [category_text(one) for one in categories], category_text(words[places[row]])
+        near = difflib.get_close_matches(unknown, texts, n=3, cutoff=0.5) or texts
+        seen = f"the category {unknown[:40]!r} in row {first_row + row}, {where}, which the run has not seen"
+        allowed = f"its {len(texts)} categories ({faults.listing(near)})"
+        remedy = (
+            "correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of its features 0"
+        )
+        raise BadInput(name, seen, allowed, "no feature would stand for it", remedy)
     return found
-
-
-def _unknown_category(
-    name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]
-) -> BadInput:
-    """Return the fault of a category that a run has not seen."""
-    texts = [category_text(one) for one in categories]
-    text = category_text(category)
-    near = difflib.get_close_matches(text, texts, n=3, cutoff=0.5) or texts
-    return BadInput(
-        name,
-        f"the category {text[:40]!r} in row {row}, {where}, which the run has not seen",
-        f"its {len(texts)} categories ({faults.listing(near)})",
-        "no feature would stand for it",
-        "correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of its features 0",
-    )
 
 
 class FeatureRows(Rows):
@@ -539,7 +471,7 @@ class FeatureRows(Rows):
 
 
 def feature_table(
-    table: Table, fitted: FittedFeatures | None, places: Sequence[int] | None = None, coded: bool = False
+    table: Table, fitted: FittedFeatures | None, places: Places | None = None, coded: bool = False
 ) -> Table:
     """Return a table of features, which are the columns at some places of the table; see `FeatureRows`."""
     if fitted is None:

@@ -19,17 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ips2_dask.errors import BadInput
+from ips2_dask.readers import columns as cols
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import DType, Request, Rows, Table, check_dtype, check_shape, digest, is_sparse, rebatch
-from ips2_dask.readers.columns import (
-    CategorySet,
-    Chosen,
-    check_names,
-    column_title,
-    counted_names,
-    find_column,
-    select_columns,
-)
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.objects import numbers_of
 from ips2_dask.typing import AnyArray
@@ -47,11 +39,8 @@ FRAME_NAME = "the Dask DataFrame given"
 
 def is_dask(value: object) -> bool:
     """Return whether something is a Dask array, data frame, bag or delayed value."""
-    if "dask" not in sys.modules:  # then nobody has made one; it takes a second to import
-        return False
-    from dask.base import is_dask_collection  # noqa: PLC0415
-
-    return bool(is_dask_collection(value))
+    dask = sys.modules.get("dask.base")  # without it nobody has made one; it takes a second to import
+    return dask is not None and bool(dask.is_dask_collection(value))
 
 
 def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | None = None) -> DaskTable:
@@ -64,17 +53,11 @@ def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | No
     module = sys.modules.get("dask.array")  # nobody holds a Dask array before that is imported
     if module is None or not isinstance(array, module.Array):
         kind = type(array).__name__
-        raise BadInput(
-            NAME,
-            f"a Dask {kind}",
-            "a Dask array or DataFrame, samples by features",
-            "its rows could not be shared out",
-            "give series.to_frame()"
-            if kind == "Series"
-            else "give bag.to_dataframe()"
-            if kind == "Bag"
-            else "make an array of it, as with dask.array.from_delayed(value, shape, dtype)",
-        )
+        remedy = "make an array of it, as with dask.array.from_delayed(value, shape, dtype)"
+        if kind in ("Series", "Bag"):
+            remedy = "give series.to_frame()" if kind == "Series" else "give bag.to_dataframe()"
+        allowed, otherwise = "a Dask array or DataFrame, samples by features", "its rows could not be shared out"
+        raise BadInput(NAME, f"a Dask {kind}", allowed, otherwise, remedy)
     dtype = np.dtype(np.float64) if array.dtype == object else check_dtype(NAME, np.dtype(array.dtype))
     if any(math.isnan(n) for n in array.shape):
         found, allowed = f"chunks of unknown length (shape {array.shape})", "chunks whose lengths are known"
@@ -88,8 +71,8 @@ def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | No
     checked = array.map_blocks(_as_block, dtype=dtype, meta=np.empty((0, 0), dtype))
     array, checked = (array.T, checked.T) if transpose else (array, checked)
     n_columns = int(array.shape[1])
-    label = None if labels_column is None else find_column(NAME, labels_column, names, n_columns)
-    chosen = select_columns(NAME, features, names, n_columns, label)
+    label = None if labels_column is None else cols.find_column(NAME, labels_column, names, n_columns)
+    chosen = cols.select_columns(NAME, features, names, n_columns, label)
     fitted = chosen.fitted({})
     label_pieces = None if label is None else partial(_column_pieces, checked, label)
     if chosen.kept != tuple(range(n_columns)):  # the array as it was given has the name that its values are known by
@@ -100,7 +83,6 @@ def open_dask_array(array: da.Array, request: Request, names: Sequence[str] | No
         shape=check_shape(NAME, array.shape),
         dtype=dtype,
         rows=DaskRows(checked, is_sparse(getattr(array, "_meta", None))),
-        parallel=False,
         fingerprint=digest("dask", array.name, dtype.str, array.chunks, chosen.missing),
         feature_names=chosen.kept_names() if fitted is None else fitted.feature_names,
         label_pieces=label_pieces,
@@ -128,6 +110,7 @@ class DaskTable(Table):
     """The table of a Dask array, a `LazySource`."""
 
     rows: DaskRows
+    parallel: bool = False
 
     def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `Delayed` per partition: its rows bounds[b] to bounds[b + 1] as `read` would give them."""
@@ -140,42 +123,24 @@ def _as_block(values: Any, block_info: Any) -> AnyArray:
     """Return a computed chunk as a plain array of the type and shape that its metadata say; NaN where masked."""
     place, promised = block_info[0]["chunk-location"], block_info[None]["dtype"]
     name = f"block {place} of {NAME}"
-    if is_sparse(values):
-        values = values.toarray()
-    elif hasattr(values, "todense"):
-        values = values.todense()
+    values = values.todense() if hasattr(values, "todense") else values
     if hasattr(values, "__cuda_array_interface__"):
         values = values.get()
     if np.ma.is_masked(values):
         if promised.kind != "f":
-            raise BadInput(
-                name,
-                f"masked values in an array of type {promised}",
-                "floats, among which a masked one is NaN",
-                "what is under the mask would be clustered as if it were data",
-                "give array.astype(float), and say what is done about gaps (missing)",
-            )
+            found, allowed = f"masked values in an array of type {promised}", "floats, among which a masked one is NaN"
+            remedy = "give array.astype(float), and say what is done about gaps (missing)"
+            raise BadInput(name, found, allowed, "what is under the mask would be clustered as if it were data", remedy)
         values = np.ma.filled(values.astype(np.result_type(values.dtype, promised)), np.nan)
     try:
         block = np.asarray(values)
     except Exception:
-        faults.throw(
-            BadInput(
-                name,
-                f"something of type {type(values).__name__}",
-                "an array of numbers",
-                "there would be nothing to cluster",
-                "make NumPy arrays of the blocks by array.map_blocks, as with lambda block: block.get()",
-            )
-        )
-    return _checked_block(
-        block,
-        block_info,
-        name,
-        "call array.compute_chunk_sizes() first, best after array = array.persist()"
-        if block.ndim == 2
-        else "have the function that makes the blocks return two dimensions",
-    )
+        found = f"something of type {type(values).__name__}"
+        remedy = "make NumPy arrays of the blocks by array.map_blocks, as with lambda block: block.get()"
+        faults.throw(BadInput(name, found, "an array of numbers", "there would be nothing to cluster", remedy))
+    sized = "call array.compute_chunk_sizes() first, best after array = array.persist()"
+    flat = "have the function that makes the blocks return two dimensions"
+    return _checked_block(block, block_info, name, sized if block.ndim == 2 else flat)
 
 
 def _checked_block(block: AnyArray, block_info: Any, name: str, remedy: str) -> AnyArray:
@@ -190,13 +155,9 @@ def _checked_block(block: AnyArray, block_info: Any, name: str, remedy: str) -> 
     with np.errstate(invalid="ignore", over="ignore"):
         values = np.ascontiguousarray(block, dtype=dtype)
     if not np.can_cast(block.dtype, dtype) and not np.array_equal(values, block, equal_nan=True):
-        raise BadInput(
-            name,
-            f"values of type {block.dtype}",
-            f"{dtype}, as the metadata say",
-            "they would be rounded",
-            f"declare their type, as in array.map_blocks(numpy.asarray, dtype='{block.dtype}')",
-        )
+        found = f"values of type {block.dtype}"
+        advice = f"declare their type, as in array.map_blocks(numpy.asarray, dtype='{block.dtype}')"
+        raise BadInput(name, found, f"{dtype}, as the metadata say", "they would be rounded", advice)
     return values
 
 
@@ -224,7 +185,6 @@ def _computed_here(collection: Any) -> Any:
 
 
 def _column_pieces(array: da.Array, position: int) -> Iterator[AnyArray]:
-    """Yield one column of an array, chunk by chunk."""
     column = array[:, position]
     return (_computed_here(column.blocks[chunk]) for chunk in range(column.numblocks[0]))
 
@@ -234,7 +194,7 @@ class _Summary(NamedTuple):
 
     rows: int
     names: AnyArray | None  # None where they count
-    categories: list[CategorySet]  # of each column that is to be encoded
+    categories: list[cols.CategorySet]  # of each column that is to be encoded
 
 
 def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None = None) -> DaskTable:
@@ -246,15 +206,14 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
     """
     labels_column, transpose, features = request.labels_column, request.transpose, request.features
     titles = [str(title) for title in frame.columns]
-    check_names(FRAME_NAME, titles)
-    label = None if labels_column is None or transpose else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    chosen = select_columns(FRAME_NAME, features, titles, len(titles), label)
+    cols.check_names(FRAME_NAME, titles)
+    wanted = None if transpose else labels_column
+    label = None if wanted is None else cols.find_column(FRAME_NAME, wanted, titles, len(titles))
+    chosen = cols.select_columns(FRAME_NAME, features, titles, len(titles), label)
     lengths, index, fitted = _pass(frame, chosen, client)
     kept = [frame.columns[place] for place in chosen.kept]
-    kinds = [
-        np.dtype(np.float64) if has_categories else _number_type(frame.dtypes[title])
-        for title, has_categories in zip(kept, chosen.have_categories, strict=True)
-    ]
+    encoded = [frame.columns[place] for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one]
+    kinds = [_number_type(None if title in encoded else frame.dtypes[title]) for title in kept]
     width = len(kept) if fitted is None else len(fitted.feature_names)
     m, f = check_shape(FRAME_NAME, (sum(lengths), width))
     dtype: DType = np.result_type(*kinds)
@@ -276,7 +235,6 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
         shape=(m, f),
         dtype=dtype,
         rows=DaskRows(array),
-        parallel=False,
         fingerprint=digest("dask frame", key, None if fitted is None else fitted.as_dict()),
         feature_names=chosen.kept_names() if fitted is None else fitted.feature_names,
         read_sample_names=None if index is None else partial(np.array, index),
@@ -287,20 +245,20 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
 
 
 def _pass(
-    frame: dd.DataFrame, chosen: Chosen, client: Client | None
+    frame: dd.DataFrame, chosen: cols.Chosen, client: Client | None
 ) -> tuple[list[int], AnyArray | None, FittedFeatures | None]:
     """Return the rows of each partition, the names of all rows, and which columns become features."""
     import dask  # noqa: PLC0415  that a frame is there means that Dask is loaded
 
     read = [frame.columns[place] for place in chosen.encoded or chosen.kept[:1]]
-    words = [column_title(place, chosen.names) for place in chosen.encoded]
+    words = [cols.column_title(place, chosen.names) for place in chosen.encoded]
     parts = [dask.delayed(_summary)(part, words, chosen.missing) for part in frame[read].to_delayed()]
     if client is not None:
         summaries: list[_Summary] = client.gather(client.compute(parts))
     else:
         summaries = [_computed_here(part) for part in parts]
     indices = [summary.names for summary in summaries if summary.names is not None]
-    index = counted_names(np.concatenate(indices)) if len(indices) == len(summaries) else None
+    index = cols.counted_names(np.concatenate(indices)) if len(indices) == len(summaries) else None
     category_sets = chosen.category_sets(FRAME_NAME)
     for number, collected in enumerate(category_sets.values()):
         for summary in summaries:
@@ -310,14 +268,14 @@ def _pass(
 
 
 def _summary(part: pd.DataFrame, encoded: list[str], missing: str) -> _Summary:
-    """Return what is to be known of a partition before the run."""
     from ips2_dask.readers import frames  # noqa: PLC0415  it takes pyarrow
 
     index = None if type(part.index).__name__ == "RangeIndex" else np.asarray(part.index, dtype=object)
     source = frames.FrameBatches.of(part, FRAME_NAME)
-    category_sets = {place: CategorySet(FRAME_NAME, title, missing) for place, title in enumerate(encoded)}
+    category_sets = {place: cols.CategorySet(FRAME_NAME, title, missing) for place, title in enumerate(encoded)}
     places = tuple(category_sets)
-    source.examined(Chosen(source.titles, len(places), None, places, places, Features(missing=missing)), category_sets)
+    chosen = cols.Chosen(source.titles, len(places), None, places, places, Features(missing=missing))
+    source.examined(chosen, category_sets)
     return _Summary(len(part), index, list(category_sets.values()))
 
 
@@ -345,6 +303,5 @@ def _number_type(kind: Any) -> DType:
 
 
 def _frame_labels(frame: dd.DataFrame, title: str) -> Iterator[AnyArray]:
-    """Yield the column of labels, partition by partition."""
     for part in frame[[title]].to_delayed():
         yield np.asarray(_computed_here(part).iloc[:, 0].to_numpy(dtype=object))

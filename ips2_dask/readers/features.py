@@ -9,21 +9,16 @@ import io
 import operator
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any, SupportsIndex
+from typing import Any
 
 from ips2_dask.errors import BadInput
 
-MISSING = ("refuse", "median", "drop")
-"""The ways to treat missing values."""
-
-HANDLE_UNKNOWN = ("error", "ignore")
-"""The ways to treat a category that a run has not seen."""
-
+MISSING = ("refuse", "median", "drop")  # the ways to treat missing values
+HANDLE_UNKNOWN = ("error", "ignore")  # the ways to treat a category that a run has not seen
 MOST_CATEGORIES = 1_000
 """Categories of one column, at most: more are names or numbers of the rows, put there by mistake."""
 
-Category = str | float | None
-"""Text, a number, or None for a missing value."""
+Category = str | float | None  # text, a number, or None for a missing value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,30 +120,14 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FittedFeatures:
-    """`Features` fitted to a table: its columns and their categories, which new samples must have as well.
+    """`Features` fitted to a table: its columns and their categories, which new samples must have as well."""
 
-    Parameters
-    ----------
-    columns : tuple of Column
-        In their order in the table.
-    n_columns : int
-        Columns of the input, that of the labels among them.
-    label : int, optional
-        Number of the column of labels.
-    missing : {"refuse", "median", "drop"}
-    handle_unknown : {"error", "ignore"}
-        Whether a category that is none of the column's is refused, or is 0 in all of the column's features: as of
-        scikit-learn's ``OneHotEncoder``.
-    whole : bool
-        Whether the user chose no columns, so that a warning tells of those that new samples have besides.
-    """
-
-    columns: tuple[Column, ...]
-    n_columns: int
-    label: int | None = None
+    columns: tuple[Column, ...]  # in their order in the table
+    n_columns: int  # of the input, that of the labels among them
+    label: int | None = None  # number of the column of labels
     missing: str = "refuse"
-    handle_unknown: str = "error"
-    whole: bool = False
+    handle_unknown: str = "error"  # or "ignore", as of scikit-learn's OneHotEncoder: such a category is 0 everywhere
+    whole: bool = False  # whether the user chose no columns, so that a warning tells of those that new samples add
 
     def __post_init__(self) -> None:
         check_word("handle_unknown", self.handle_unknown, HANDLE_UNKNOWN)
@@ -181,8 +160,8 @@ class FittedFeatures:
     def as_dict(self) -> dict[str, object]:
         """Return plain values that JSON can hold, without what is no part of a run: ``handle_unknown``, ``whole``."""
         columns = [
-            {"number": c.number, "name": c.name, "categories": None if c.categories is None else list(c.categories)}
-            for c in self.columns
+            dataclasses.asdict(column) | {"categories": column.categories and list(column.categories)}
+            for column in self.columns
         ]
         return {"columns": columns, "n_columns": self.n_columns, "label": self.label, "missing": self.missing}
 
@@ -190,7 +169,7 @@ class FittedFeatures:
     def of_dict(cls, stored: dict[str, Any]) -> FittedFeatures:
         """Return the object of which `as_dict` returned ``stored``."""
         columns = [
-            Column(**{**column, "categories": None if column["categories"] is None else tuple(column["categories"])})
+            Column(**{**column, "categories": column["categories"] and tuple(column["categories"])})
             for column in stored["columns"]
         ]
         return cls(**{**stored, "columns": tuple(columns)})
@@ -225,46 +204,31 @@ def joined_list(entries: Iterable[str | int]) -> str:
     return stream.getvalue()
 
 
-def _items(name: str, value: object) -> tuple[str | int, ...]:
+def _items(name: str, value: Any) -> tuple[str | int, ...]:
     if isinstance(value, str):
         return split_list(value, name)
-    if not isinstance(value, Iterable):
-        raise _no_column(name, value)
-    return tuple(_item(name, item) for item in value)
-
-
-def _item(name: str, item: str | SupportsIndex) -> str | int:
-    if isinstance(item, str):
-        return str(item)
+    item = value
     try:
-        if not isinstance(item, bool):
-            return operator.index(item)
+        items: list[str | int] = []
+        for item in value:
+            if isinstance(item, bool):
+                raise TypeError
+            items.append(str(item) if isinstance(item, str) else operator.index(item))
+        return tuple(items)
     except TypeError:
-        pass
-    raise _no_column(name, item)
-
-
-def _no_column(name: str, value: object) -> BadInput:
-    return BadInput(
-        name,
-        repr(value),
-        "a list of names and whole numbers",
-        "it would be unclear which column is meant",
-        f"give {name}=['A', 5, '7-20'], for instance",
-    )
+        allowed, otherwise = "a list of names and whole numbers", "it would be unclear which column is meant"
+        remedy = f"give {name}=['A', 5, '7-20'], for instance"
+        raise BadInput(name, repr(item), allowed, otherwise, remedy) from None
 
 
 def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise ``BadInput`` if a value is none of the allowed words."""
     if value not in allowed:
-        raise BadInput(
-            name, repr(value), f"one of {', '.join(allowed)}", "no rule would be known for it", "choose one of them"
-        )
+        otherwise = "no rule would be known for it"
+        raise BadInput(name, repr(value), f"one of {', '.join(allowed)}", otherwise, "choose one of them")
 
 
-HEADER = ("auto", "yes", "no")
-"""Whether the first line names the columns."""
-
+HEADER = ("auto", "yes", "no")  # whether the first line names the columns
 UTF_8 = "utf-8"
 
 
@@ -275,8 +239,8 @@ class TextFormat:
     Parameters
     ----------
     header : {"auto", "yes", "no"}
-        Whether the first line names the columns. ``auto`` looks at it and at some lines below, and warns where it could
-        be either.
+        Whether the first line names the columns. ``auto`` takes it for names where it has text that the second line has
+        not; a first line of numbers alone is a sample.
     delimiter : str, optional
         The character between fields; a blank stands for runs of blanks and tabs. By default that of tab, semicolon,
         comma and blanks which divides most of the first lines into equally many fields, or what a first line such as
@@ -339,8 +303,7 @@ class TextFormat:
         return {name: value for name, value in vars(self).items() if value != usual[name]}
 
 
-NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}
-"""Other spellings of delimiters, which are easier to type into a shell."""
+NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}  # other spellings of delimiters, which are easier to type into a shell
 
 
 def _check_mark(name: str, mark: str | None) -> None:
@@ -356,20 +319,13 @@ def _check_mark(name: str, mark: str | None) -> None:
 
 
 def _encoding(name: str) -> str:
-    """Return Python's name of an encoding of text."""
     try:
         codec = codecs.lookup(name)
         " ".encode(name)  # those from bytes to bytes are none
     except (LookupError, TypeError, ValueError):
-        raise BadInput(
-            "encoding",
-            repr(name),
-            "an encoding that Python knows",
-            "bytes could not be turned into text",
-            "give latin-1, cp1252, utf-8 or utf-16, for instance",
-        ) from None
+        allowed, remedy = "an encoding that Python knows", "give latin-1, cp1252, utf-8 or utf-16, for instance"
+        raise BadInput("encoding", repr(name), allowed, "bytes could not be turned into text", remedy) from None
     return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 
-USUAL = TextFormat()
-"""The format of a file of which nothing is said."""
+USUAL = TextFormat()  # the format of a file of which nothing is said

@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from ips2_dask.readers import base
+from ips2_dask.readers import base, records
 from ips2_dask.readers.columns import CategorySet, Chosen, column_title
 from ips2_dask.readers.features import category_text
 from ips2_dask.readers.objects import FRAME_NAME, index_names, numbers_of
-from ips2_dask.readers.records import (
-    ArrowColumn,
-    Batches,
-    as_numbers,
-    holds_numbers,
-    is_text,
-    number_type,
-    numbered_columns,
-    open_batches,
-)
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(kw_only=True)
-class FrameBatches(Batches):
+class FrameBatches(records.Batches):
     """The columns of a data frame, which become Arrow's once it is known which of them are read, and as what."""
 
     frame: pd.DataFrame
@@ -43,40 +33,37 @@ class FrameBatches(Batches):
         titles = [str(title) for title in frame.columns]
         return cls(
             name=name,
-            schema=pa.schema([]),
             starts=[0, len(frame)],
-            columns=numbered_columns(titles, len(titles)),
+            columns=records.numbered_columns(titles, len(titles)),
             titles=titles,
             named=index_names(frame.columns) is not None,
             frame=frame,
         )
 
-    def values(self, column: ArrowColumn) -> Iterator[AnyArray]:
+    def values(self, column: records.ArrowColumn) -> Iterator[AnyArray]:
         yield np.asarray(self.frame.iloc[:, int(column.name)].to_numpy(dtype=object))
 
-    def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> Batches:
-        columns = {
-            str(place): self._arrow(place, has_categories)
-            for place, has_categories in zip(chosen.kept, chosen.have_categories, strict=True)
-        }
-        table = pa.table(columns)
-        return Batches.examined(replace(self, schema=table.schema, table=table), chosen, category_sets)
+    def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> records.Batches:
+        kept = zip(chosen.kept, chosen.have_categories, strict=True)
+        table = pa.table({str(place): self._arrow(place, has_categories) for place, has_categories in kept})
+        return records.Batches.examined(replace(self, schema=table.schema, table=table), chosen, category_sets)
 
     def _arrow(self, place: int, has_categories: bool) -> pa.Array:
         """Return a column; numbers that are missing are NaN, categories that are missing null."""
         column, name = self.frame.iloc[:, place], f"{self.name}, {column_title(place, self.titles)}"
-        if not has_categories and getattr(column.dtype, "kind", "O") in "biufcmM":
-            return pa.array(_numbers(column, name))
+        if not has_categories and isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufcmM":
+            return pa.array(column.to_numpy().astype(base.check_dtype(name, column.dtype), copy=False))
         try:
             array = pa.array(column, from_pandas=True)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):  # values of several types
             array = pa.array([[]])
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
-        if is_text(array.type) or (has_categories and (holds_numbers(array.type) or pa.types.is_boolean(array.type))):
+        kind = array.type
+        if records.is_text(kind) or (has_categories and (records.holds_numbers(kind) or pa.types.is_boolean(kind))):
             return array
-        if number_type(array.type) is not None and not has_categories:
-            return pa.array(as_numbers(array))
+        if records.number_type(kind) is not None and not has_categories:
+            return pa.array(records.as_numbers(array))
         values = column.to_numpy(dtype=object)
         if not has_categories:
             texts = [str(value) if isinstance(value, str | bytes) else None for value in values]
@@ -88,22 +75,10 @@ class FrameBatches(Batches):
 
 def open_frame(frame: pd.DataFrame, request: base.Request) -> base.Table:
     """Return the table of a data frame; one of its columns may hold the labels."""
-    table, names = open_batches(FrameBatches.of(frame), request), index_names(frame.index)
+    table, names = records.open_batches(FrameBatches.of(frame), request), index_names(frame.index)
     return replace(table, read_sample_names=None if names is None else partial(np.array, names))
 
 
 def _category(value: object) -> str:
     number = isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
     return category_text(float(value)) if number else str(value)  # type: ignore[arg-type]
-
-
-def _numbers(column: pd.Series, name: str) -> AnyArray:
-    """Return a column's values, (m,); missing ones of a nullable column of numbers become NaN."""
-    dtype = column.dtype
-    if isinstance(dtype, np.dtype):
-        values = np.asarray(column.to_numpy())
-    elif column.isna().any():
-        values = np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    else:
-        values = np.asarray(column.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
-    return values.astype(base.check_dtype(name, values.dtype), copy=False)

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from ips2_dask.readers.base import Table
 
 Labels = Int64 | AnyArray  # (m,) int64 or strings
-
-PIECE_ROWS = 8192
-"""Rows of a table that are in memory at a time while its column of labels is read."""
-
-PIECE_LABELS = 1 << 18
-"""Labels that are in memory at a time while a variable that holds nothing else is read."""
-
+PIECE_ROWS = 8192  # rows of a table that are in memory at a time while its column of labels is read
+PIECE_LABELS = 1 << 18  # labels that are in memory at a time while a variable that holds nothing else is read
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
 
@@ -123,13 +118,9 @@ def _whole(values: AnyArray, name: str, first: int) -> Int64:
     fractional = (values != np.rint(values)) | (np.abs(values) > 2.0**53)
     if fractional.any():
         row = int(np.argmax(fractional))
-        raise BadInput(
-            name,
-            f"the label {float(values[row])!r} in row {first + row}",
-            "whole numbers or strings as labels",
-            "each sample might be a class of its own",
-            "name the column that holds the classes (labels_column, --labels-column)",
-        )
+        found, allowed = f"the label {float(values[row])!r} in row {first + row}", "whole numbers or strings as labels"
+        remedy = "name the column that holds the classes (labels_column, --labels-column)"
+        raise BadInput(name, found, allowed, "each sample might be a class of its own", remedy)
     return values.astype(np.int64)
 
 
@@ -142,10 +133,5 @@ def _text(value: object) -> str | None:
 
 
 def _missing(name: str, row: int) -> BadInput:
-    return BadInput(
-        name,
-        f"no label in row {row}",
-        "a label in every row",
-        "the result could not be scored",
-        "fill the label in, drop the row, or leave labels_column (--labels-column) out",
-    )
+    remedy = "fill the label in, drop the row, or leave labels_column (--labels-column) out"
+    return BadInput(name, f"no label in row {row}", "a label in every row", "the result could not be scored", remedy)

@@ -18,7 +18,7 @@ from scipy import sparse
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults, labels
 from ips2_dask.readers.columns import take_label_variable
-from ips2_dask.store.remote import check_url, open_system, plain, reaching
+from ips2_dask.store.remote import is_remote, open_system, plain, reaching
 from ips2_dask.typing import AnyArray, UInt8
 
 
@@ -57,9 +57,7 @@ def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
         return NpyLayout(tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
 
 
-HEADER_BYTES = 4096
-"""More than any header of a plain array takes."""
-
+HEADER_BYTES = 4096  # more than any header of a plain array takes
 TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "Last-Modified", "updated", "mtime")
 """Names, by protocol, of the metadata that changes with an object's content."""
 
@@ -81,15 +79,8 @@ class RemoteStamp:
                 system, path = open_system(url)
                 metadata = system.info(path)
         except FileNotFoundError:
-            faults.throw(
-                BadInput(
-                    name,
-                    "nothing there",
-                    "the URL of a .npy file that exists",
-                    "there would be nothing to read",
-                    "check the URL",
-                )
-            )
+            allowed, otherwise = "the URL of a .npy file that exists", "there would be nothing to read"
+            faults.throw(BadInput(name, "nothing there", allowed, otherwise, "check the URL"))
         size = metadata.get("size")
         if size is None:
             faults.throw(_no_ranges(name, "a server that does not say how long it is"))
@@ -99,21 +90,17 @@ class RemoteStamp:
         """Return the fingerprint of the object as read with these options."""
         return base.digest(f"remote {kind}", self.size, self.tags, *options)
 
-    def read(self, start: int, stop: int) -> bytes:
-        """Return bytes start to stop."""
-        with reaching(self.url), faults.reading(self.name):
-            system, path = open_system(self.url)
-            content = bytes(system.cat_file(path, start=start, end=stop))
-        if len(content) == stop - start:
-            return content
-        if len(content) == self.size:
-            raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
-        raise faults.changed(self.name)
-
     def read_ranges(self, starts: Sequence[int], n_bytes: int) -> UInt8:
         """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes), by a request for each; maybe read-only."""
-        ranges = [np.frombuffer(self.read(start, start + n_bytes), np.uint8) for start in starts]
-        return ranges[0][None] if len(ranges) == 1 else np.stack(ranges)
+        with reaching(self.url), faults.reading(self.name):
+            system, path = open_system(self.url)
+            ranges = [bytes(system.cat_file(path, start=start, end=start + n_bytes)) for start in starts]
+        sizes = {len(one) for one in ranges}
+        if sizes == {n_bytes}:
+            return np.frombuffer(b"".join(ranges), np.uint8).reshape(len(starts), n_bytes)
+        if self.size in sizes:
+            raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
+        raise faults.changed(self.name)
 
     def check(self) -> None:
         """Raise ``BadInput`` if the object is no longer the one that was opened."""
@@ -158,30 +145,17 @@ def npy_table(stamp: base.FileStamp | RemoteStamp, layout: NpyLayout) -> base.Ta
 
 
 def open_npy(request: base.Request) -> base.Table:
-    """Return the table of a .npy file."""
-    stamp = base.FileStamp.of(request)
-    with open(request.path, "rb") as stream:
-        layout = _read_layout(stream, request.name)
-    return npy_table(stamp, layout.transposed() if request.transpose else layout)
-
-
-def open_npy_url(request: base.Request) -> base.Table:
-    """Return the table of a .npy object behind a URL."""
-    check_url(request.path)
-    name = plain(request.name)
-    stamp = RemoteStamp.of(name, request.path)
-    layout = _read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
+    """Return the table of a .npy file, or of such an object behind a URL."""
+    remote = is_remote(request.path)
+    stamp = RemoteStamp.of(plain(request.name), request.path) if remote else base.FileStamp.of(request)
+    head = stamp.read_ranges([0], min(HEADER_BYTES, stamp.size)).tobytes()
+    layout = _read_layout(io.BytesIO(head), stamp.name)
     return npy_table(stamp, layout.transposed() if request.transpose else layout)
 
 
 def _no_ranges(name: str, found: str) -> BadInput:
-    return BadInput(
-        name,
-        found,
-        "one that serves ranges of bytes",
-        "every partition would fetch the whole file",
-        "copy the file to a local disk or an object store first",
-    )
+    allowed, otherwise = "one that serves ranges of bytes", "every partition would fetch the whole file"
+    return BadInput(name, found, allowed, otherwise, "copy the file to a local disk or an object store first")
 
 
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
@@ -189,45 +163,40 @@ LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name, lengt
 
 @contextmanager
 def _archive(stamp: base.FileStamp) -> Iterator[zipfile.ZipFile]:
-    with faults.reading(stamp.name):
-        archive = zipfile.ZipFile(stamp.path)
-    with archive:
+    with faults.reading(stamp.name), zipfile.ZipFile(stamp.path) as archive:
         yield archive
 
 
 def open_npz(request: base.Request) -> base.Table:
     """Return the table of one member of a .npz archive, or of the sparse matrix that is in it."""
-    stamp = base.FileStamp.of(request)
+    stamp, transpose, wanted = base.FileStamp.of(request), request.transpose, request.labels_column
     with _archive(stamp) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         chosen = None
         if "format" in names and request.member is None:
-            load = partial(_load_sparse, stamp, request.transpose)
-            table = base.loaded_table(load, stamp.name, stamp.digest("npz", "sparse", request.transpose))
+            load = partial(_load_sparse, stamp, transpose)
+            table = base.loaded_table(load, stamp.name, stamp.digest("npz", "sparse", transpose))
         else:
             chosen = _choose_member(archive, request, names)
-            table = _member_table(archive, request, stamp, chosen)
-        labels_column = request.labels_column
-        if labels_column == chosen or labels_column not in names:
+            table = _member_table(archive, stamp, chosen, transpose)
+        if wanted == chosen or wanted not in names:
             return table
-        layout = _member_layout(archive, str(labels_column), request.name)
+        layout = _member_layout(archive, str(wanted), stamp.name)
         if layout.dtype.kind == "O":
-            raise faults.pickled(request.name, f"an array of Python objects in {labels_column!r}")
-        pieces = partial(_label_pieces, stamp, str(labels_column), layout)
-        return take_label_variable(table, str(labels_column), math.prod(layout.shape), pieces)
+            raise faults.pickled(stamp.name, f"an array of Python objects in {wanted!r}")
+        pieces = partial(_label_pieces, stamp, str(wanted))
+        return take_label_variable(table, str(wanted), math.prod(layout.shape), pieces)
 
 
 def _choose_member(archive: zipfile.ZipFile, request: base.Request, names: list[str]) -> str:
-    """Return the member to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         member = request.member.removesuffix(".npy")
         if member not in names:
             raise faults.absent(request.name, "array", member, names)
         return member
     found = []
-    for name in archive.namelist():
-        member = name.removesuffix(".npy")
-        if not name.endswith(".npy"):
+    for entry, member in zip(archive.namelist(), names, strict=True):
+        if entry == member:
             found.append((member, "(no array)", False))
             continue
         layout = _member_layout(archive, member, request.name)
@@ -235,91 +204,36 @@ def _choose_member(archive: zipfile.ZipFile, request: base.Request, names: list[
     return faults.only_matrix(request.name, "array", found, request.labels_column)
 
 
-def _open_member(archive: zipfile.ZipFile, member: str, name: str) -> IO[bytes]:
-    parts = member.replace("\\", "/").split("/")
-    if ".." in parts or parts[0] == "":
-        raise faults.outside(name, f"a member whose name points outside of the archive, {member!r}")
-    with faults.reading(name):
-        return archive.open(member + ".npy" if member + ".npy" in archive.namelist() else member)
+def _entry(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+    return archive.NameToInfo.get(member + ".npy") or archive.getinfo(member)
 
 
 def _member_layout(archive: zipfile.ZipFile, member: str, name: str) -> NpyLayout:
-    with _open_member(archive, member, name) as stream:
+    parts = member.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] == "":
+        raise faults.outside(name, f"a member whose name points outside of the archive, {member!r}")
+    with archive.open(_entry(archive, member)) as stream:
         return _read_layout(stream, name)
 
 
-def _member_table(archive: zipfile.ZipFile, request: base.Request, stamp: base.FileStamp, member: str) -> base.Table:
-    layout = _member_layout(archive, member, request.name)
-    shape, dtype = base.check_shape(request.name, layout.shape), base.check_dtype(request.name, layout.dtype)
-    entry = archive.NameToInfo.get(member + ".npy") or archive.getinfo(member)
+def _member_table(archive: zipfile.ZipFile, stamp: base.FileStamp, member: str, transpose: bool) -> base.Table:
+    """Return the table of a member: read whole if it is compressed, else as a .npy file in the middle of another."""
+    layout, entry = _member_layout(archive, member, stamp.name), _entry(archive, member)
+    shape, _ = base.check_shape(stamp.name, layout.shape), base.check_dtype(stamp.name, layout.dtype)
     if layout.offset + layout.n_bytes > entry.file_size:
-        found = f"{entry.file_size} bytes in {member!r}"
-        allowed = f"at least {layout.offset + layout.n_bytes}, by its header (shape {shape}, {layout.dtype})"
-        otherwise = "the last rows would be missing"
-        raise BadInput(request.name, found, allowed, otherwise, "write or download the archive again")
-    if entry.compress_type == zipfile.ZIP_STORED and not entry.flag_bits & 1:
-        return _stored_table(request, stamp, layout, entry)
-    if layout.fortran:  # its columns are in order, not its rows
-        load = partial(_load_array, stamp, member, request.transpose)
-        return base.loaded_table(load, stamp.name, stamp.digest("npz", member, request.transpose))
-    rows = MemberRows(stamp, member, layout)
-    fingerprint = stamp.digest("npz", member)
-    table = base.Table(name=request.name, shape=shape, dtype=dtype, rows=rows, parallel=False, fingerprint=fingerprint)
-    return base.transposed(table) if request.transpose else table
-
-
-def _stored_table(
-    request: base.Request, stamp: base.FileStamp, layout: NpyLayout, entry: zipfile.ZipInfo
-) -> base.Table:
-    """Return the table of a member that is not compressed: a .npy file in the middle of another file."""
-    with faults.reading(request.name), open(request.path, "rb") as stream:
+        header = f"shape {shape}, {layout.dtype}"
+        raise faults.cut_off(stamp.name, entry.file_size, layout.offset + layout.n_bytes, header, f" in {member!r}")
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+        load = partial(_load_array, stamp, member, transpose)
+        return base.loaded_table(load, stamp.name, stamp.digest("npz", member, transpose))
+    with open(stamp.path, "rb") as stream:
         stream.seek(entry.header_offset)
         signature, n_name, n_extra = LOCAL_HEADER.unpack(stream.read(LOCAL_HEADER.size))
         if signature != b"PK\x03\x04":
             raise zipfile.BadZipFile("no local header where the directory says one is")
     start = entry.header_offset + LOCAL_HEADER.size + n_name + n_extra
     placed = replace(layout, offset=start + layout.offset)
-    return npy_table(stamp, placed.transposed() if request.transpose else placed)
-
-
-def _member_values(stamp: base.FileStamp, member: str, layout: NpyLayout, start: int, step: int) -> Iterator[AnyArray]:
-    """Yield the values of a compressed member from one on, ``step`` at a time, decompressed from its start on."""
-    stamp.check()
-    count, size = math.prod(layout.shape), layout.dtype.itemsize
-    with _archive(stamp) as archive, _open_member(archive, member, stamp.name) as stream:
-        with faults.reading(stamp.name):
-            stream.seek(layout.offset + start * size)
-        for low in range(start, count, step):
-            n = min(step, count - low)
-            with faults.reading(stamp.name):
-                values = np.frombuffer(stream.read(n * size), layout.dtype, n)
-            yield values
-        with faults.reading(stamp.name):
-            stream.read()  # to the member's end, where its checksum is compared
-
-
-@dataclass
-class MemberRows(base.Rows):
-    """The rows of a compressed member, decompressed from its start on."""
-
-    stamp: base.FileStamp
-    member: str
-    layout: NpyLayout
-
-    def __post_init__(self) -> None:
-        self.n_rows = self.layout.shape[0]
-
-    def read(self, start: int, stop: int) -> AnyArray:
-        return next(base.rebatch(self._stream(start), stop - start))
-
-    def blocks(self, rows: int) -> Iterator[AnyArray]:
-        return base.rebatch(self._stream(0), rows)
-
-    def _stream(self, start: int) -> Iterator[AnyArray]:
-        f = self.layout.shape[1]
-        step = max(1, base.PIECE_BYTES // (f * self.layout.dtype.itemsize)) * f
-        for values in _member_values(self.stamp, self.member, self.layout, start * f, step):
-            yield values.reshape(-1, f)
+    return npy_table(stamp, placed.transposed() if transpose else placed)
 
 
 def _load_array(stamp: base.FileStamp, member: str, transpose: bool = False) -> AnyArray:
@@ -329,12 +243,9 @@ def _load_array(stamp: base.FileStamp, member: str, transpose: bool = False) -> 
     return array.T if transpose else array
 
 
-def _label_pieces(stamp: base.FileStamp, member: str, layout: NpyLayout) -> Iterator[AnyArray]:
-    """Yield the values of a member piece by piece; one of several rows and columns, in Fortran order, at once."""
-    if layout.fortran and math.prod(layout.shape) != max(layout.shape, default=1):
-        yield _load_array(stamp, member)
-    else:
-        yield from _member_values(stamp, member, layout, 0, labels.PIECE_LABELS)
+def _label_pieces(stamp: base.FileStamp, member: str) -> Iterator[AnyArray]:
+    values = _load_array(stamp, member).ravel()
+    return (values[low : low + labels.PIECE_LABELS] for low in range(0, len(values), labels.PIECE_LABELS))
 
 
 def _load_sparse(stamp: base.FileStamp, transpose: bool) -> base.Matrix:

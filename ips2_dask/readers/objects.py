@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 
 def open_array(spec: object, request: base.Request) -> base.Table:
-    """Return the table of an array in memory.
-
-    A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
-    """
+    """Return the table of an array, pickled with it; a read-only ``numpy.memmap`` is read from its file."""
     transpose = request.transpose
     name = "the sparse matrix given" if base.is_sparse(spec) else "the array given"
     if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:
@@ -47,17 +44,16 @@ def _dense(spec: object, name: str, transpose: bool) -> AnyArray:
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     if not isinstance(spec, list | tuple) and not hasattr(spec, "__array__"):
-        raise BadInput(
-            name,
-            f"something of type {type(spec).__name__}",
-            "a path, an array, a list of rows, a SciPy sparse matrix, a data frame or a zarr.Array",
-            "there would be nothing to cluster",
-            "give frame.collect()" if hasattr(spec, "collect") else "convert it to a NumPy array",
-        )
+        found = f"something of type {type(spec).__name__}"
+        allowed = "a path, an array, a list of rows, a SciPy sparse matrix, a data frame or a zarr.Array"
+        remedy = "give frame.collect()" if hasattr(spec, "collect") else "convert it to a NumPy array"
+        raise BadInput(name, found, allowed, "there would be nothing to cluster", remedy)
     if isinstance(spec, list | tuple):
         _check_rectangle(spec, name)
     with faults.reading(name):
         array: AnyArray = np.asarray(spec)
+        if isinstance(spec, list | tuple) and array.dtype.kind in "US":
+            array = np.asarray(spec, dtype=object)  # so that the first text is named
     base.check_shape(name, array.shape)
     array = numbers_of(array, name) if array.dtype == object else array
     array = array.astype(base.check_dtype(name, array.dtype), copy=False)
@@ -75,13 +71,9 @@ def numbers_of(values: AnyArray, name: str) -> Float64:
         if isinstance(value, str | bytes):
             raise faults.text_in_array(name, f"the text {value!r} {where}")
         if not isinstance(value, Real | Decimal | np.bool_):
-            raise BadInput(
-                name,
-                f"{' '.join(repr(value).split())[:40]} ({type(value).__name__}) {where}",
-                "real numbers",
-                "distances between samples would be undefined",
-                "convert or drop such columns (lists of equal length are a matrix by numpy.stack(column.tolist()))",
-            )
+            seen = f"{' '.join(repr(value).split())[:40]} ({type(value).__name__}) {where}"
+            remedy = "convert or drop such columns (lists of equal length are a matrix by numpy.stack(column.tolist()))"
+            raise BadInput(name, seen, "real numbers", "distances between samples would be undefined", remedy)
         try:
             numbers[place] = float(value)
         except (OverflowError, ValueError):
@@ -102,16 +94,12 @@ def _mapped_table(array: np.memmap[tuple[int, ...], base.DType], name: str) -> b
         return None
     # `memmap.offset` is not updated where a map is sliced, so the place in the file follows from the addresses.
     offset = int(root.offset) + array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    fortran = not array.flags.c_contiguous
-    layout = NpyLayout(tuple(array.shape), array.dtype, fortran, offset)
-    path = os.fspath(array.filename or "")
-    if not os.path.isfile(path):
-        return None
-    return npy_table(base.FileStamp.of(base.Request(name, str(path))), layout)
+    layout = NpyLayout(tuple(array.shape), array.dtype, not array.flags.c_contiguous, offset)
+    path = str(os.fspath(array.filename or ""))
+    return npy_table(base.FileStamp.of(base.Request(name, path)), layout) if os.path.isfile(path) else None
 
 
 def _check_rectangle(rows: Sequence[Any], name: str) -> None:
-    """Raise ``BadInput`` for a list of rows that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
     if uneven:
@@ -120,10 +108,6 @@ def _check_rectangle(rows: Sequence[Any], name: str) -> None:
         allowed = f"as many in every row as in the first ({lengths[0]})"
         otherwise = "it would be unclear which feature a value belongs to"
         raise BadInput(name, f"{count} in row {row}", allowed, otherwise, "fill or drop that row")
-    for row, values in enumerate(rows):
-        for column, value in enumerate(values if lengths[row] is not None else ()):
-            if isinstance(value, str | bytes):
-                raise faults.text_in_array(name, f"the text {value!r} in row {row}, column {column}")
 
 
 def refuse_masked(values: Any, name: str) -> None:
@@ -214,13 +198,9 @@ def _matrix_of(adata: Any, transpose: bool, use_rep: str | None, layer: str | No
 def _backing_file(adata: Any) -> str:
     """Return the path of the file of a backed AnnData, which other processes may read from then on."""
     if adata.is_view:
-        raise BadInput(
-            ANNDATA_NAME,
-            "a part of a backed AnnData",
-            "all of it, or a part in memory",
-            "the whole file would be clustered",
-            "give adata.to_memory(), or adata.copy(filename) of the part",
-        )
+        allowed = "all of it, or a part in memory"
+        remedy = "give adata.to_memory(), or adata.copy(filename) of the part"
+        raise BadInput(ANNDATA_NAME, "a part of a backed AnnData", allowed, "the whole file would be clustered", remedy)
     path = os.fspath(adata.filename)
     if adata.file._filemode != "r":  # libhdf5 locks it against all other processes
         adata.file.close()

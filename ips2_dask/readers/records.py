@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -24,16 +24,7 @@ import pyarrow.parquet as pq
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
-from ips2_dask.readers.columns import (
-    CategorySet,
-    Chosen,
-    category_codes,
-    check_names,
-    counted_names,
-    feature_table,
-    find_column,
-    select_columns,
-)
+from ips2_dask.readers import columns as cols
 from ips2_dask.readers.features import Category, Column
 from ips2_dask.typing import AnyArray
 
@@ -70,7 +61,7 @@ class Batches:
     """A table as Arrow record batches; those of `table` in memory, unless a subclass reads them from elsewhere."""
 
     name: str
-    schema: pa.Schema
+    schema: pa.Schema = pa.schema([])  # noqa: RUF009  it does not change
     starts: list[int]  # the first row of each group of rows, such as a row group of a file, and the number of rows
     columns: list[ArrowColumn] = field(default_factory=list)  # numbered as the user does it
     titles: Sequence[str] | None = None  # their names, if they have some
@@ -97,13 +88,10 @@ class Batches:
 
     def row_names(self) -> AnyArray | None:
         """Return the names of the rows, or None where they only count them."""
-        return None if self.index is None else counted_names(np.concatenate([*self.values(self.index)]))
+        return None if self.index is None else cols.counted_names(np.concatenate([*self.values(self.index)]))
 
-    def examined(self, chosen: Chosen, category_sets: dict[int, CategorySet]) -> Batches:
-        """Return the table as it is to be read now that columns are chosen, after collecting its categories.
-
-        Raises ``BadInput`` where a category is missing that must not be.
-        """
+    def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
+        """Return the table as it is to be read now that columns are chosen, after collecting its categories."""
         encoded = [self.columns[place] for place in category_sets]
         for row, columns in arrays(self, encoded) if encoded else ():
             for column, collected, values in zip(encoded, category_sets.values(), columns, strict=True):
@@ -113,8 +101,6 @@ class Batches:
 
 @dataclass(kw_only=True)
 class _ParquetBatches(Batches):
-    """The record batches of Parquet files, one after the other."""
-
     stamps: list[base.FileStamp]
     places: list[tuple[int, int]]  # of each row group: its file, and its number there
     held: bool = False
@@ -124,18 +110,10 @@ class _ParquetBatches(Batches):
         for file, places in groupby((self.places[group] for group in groups), key=lambda place: place[0]):
             stamp = self.stamps[file]
             stamp.check()
-            with faults.reading(stamp.name):
-                opened = pq.ParquetFile(stamp.path)
-            with opened:
+            with faults.reading(stamp.name), pq.ParquetFile(stamp.path) as opened:
                 numbers = [number for _, number in places]
-                found = opened.iter_batches(BATCH_ROWS, row_groups=numbers, columns=columns, use_threads=False)
-                while True:
-                    with faults.reading(stamp.name):
-                        batch = next(found, None)
-                        if batch is not None:
-                            batch.validate(full=True)
-                    if batch is None:
-                        break
+                for batch in opened.iter_batches(BATCH_ROWS, row_groups=numbers, columns=columns, use_threads=False):
+                    batch.validate(full=True)
                     yield batch.select(columns)
 
     def digest(self, label: int | None) -> str:
@@ -146,10 +124,7 @@ class _ParquetBatches(Batches):
 def arrays(
     source: Batches, columns: Sequence[ArrowColumn], groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, list[pa.Array]]]:
-    """Yield the first row of each batch of some groups, or of all, and its values by column.
-
-    Raises ``BadInput`` for uneven lists.
-    """
+    """Yield the first row of each batch of some groups, or of all, and its values by column; lists must be even."""
     groups = range(len(source.starts) - 1) if groups is None else groups
     row = source.starts[groups[0]] if groups else 0
     widths = {column.name: column.width for column in columns if column.item is not None}
@@ -159,14 +134,11 @@ def arrays(
             uneven = pc.not_equal(pc.list_value_length(held[name]), width).fill_null(False)
             if pc.any(uneven).as_py():
                 place = int(np.argmax(uneven.to_numpy(zero_copy_only=False)))
-                raise BadInput(
-                    source.name,
-                    f"a list of {len(held[name][place])} values in row {row + place}, column {name!r}",
-                    f"lists of {width} values, as in the first row that has one",
-                    "it would be unclear which feature a value belongs to",
-                    f"make the lists equally long, or drop their columns (drop_columns, --drop-columns {name}_0-"
-                    f"{name}_{width - 1})",
-                )
+                found = f"a list of {len(held[name][place])} values in row {row + place}, column {name!r}"
+                allowed = f"lists of {width} values, as in the first row that has one"
+                otherwise = "it would be unclear which feature a value belongs to"
+                remedy = "make the lists equally long, or drop their columns (drop_columns, --drop-columns "
+                raise BadInput(source.name, found, allowed, otherwise, remedy + f"{name}_0-{name}_{width - 1})")
         yield (row, [held[c.name] if c.item is None else pc.list_element(held[c.name], c.item) for c in columns])
         row += batch.num_rows
 
@@ -202,45 +174,34 @@ class ArrowRows(base.Rows):
     def read(self, start: int, stop: int) -> AnyArray:
         starts = self.source.starts
         first, last = bisect_right(starts, start) - 1, bisect_right(starts, stop - 1) - 1
-        values = np.empty((stop - start, len(self.columns)), self.dtype)
-        for row, piece in self._pieces(range(first, last + 1)):
-            low, high = max(start, row), min(stop, row + len(piece))
-            if low < high:
-                values[low - start : high - start] = piece[low - row : high - row]
-            if row + len(piece) >= stop:
-                break
-        return values
+        pieces = takewhile(lambda piece: piece[0] < stop, self._pieces(range(first, last + 1)))
+        return np.concatenate([piece[max(start - row, 0) : stop - row] for row, piece in pieces])
 
     def blocks(self, rows: int) -> Iterator[AnyArray]:
         return base.rebatch((piece for _, piece in self._pieces()), rows)
 
     def _pieces(self, groups: Sequence[int] | None = None) -> Iterator[tuple[int, AnyArray]]:
-        """Yield the first row of each batch, and its values."""
         name = self.source.name
         for row, columns in arrays(self.source, self.columns, groups):
             piece = np.empty((len(columns[0]), len(self.columns)), self.dtype)
             for place, (column, values) in enumerate(zip(self.columns, columns, strict=True)):
                 if values.null_count and not self.gaps:
-                    raise _null(name, values, row, column.shown)
+                    where = f"row {row + int(np.argmax(values.is_null()))}, column {column.shown}"
+                    raise faults.missing_value(name, where, "a missing value (null)")
                 if self.fitted and self.fitted[place].categories is not None:
                     words, where = words_of(values, name, column.shown), f"column {column.shown}"
-                    codes = category_codes(*words, self.fitted[place], self.ignore_unknown, name, where, row)
+                    codes = cols.category_codes(*words, self.fitted[place], self.ignore_unknown, name, where, row)
                     piece[:, place] = codes
                 else:
                     piece[:, place] = as_numbers(values)
             yield row, piece
 
 
-def _null(name: str, values: pa.Array, first_row: int, shown: str) -> BadInput:
-    row = first_row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-    return faults.missing_value(name, f"row {row}, column {shown}", "a missing value (null)")
-
-
 def open_batches(source: Batches, request: base.Request) -> base.Table:
     """Return the table of record batches, of which one column may hold the labels."""
     name, titles, n_columns = source.name, source.titles, len(source.columns)
-    label = None if request.labels_column is None else find_column(name, request.labels_column, titles, n_columns)
-    chosen = select_columns(name, request.features, titles, n_columns, label, source.hidden)
+    label = None if request.labels_column is None else cols.find_column(name, request.labels_column, titles, n_columns)
+    chosen = cols.select_columns(name, request.features, titles, n_columns, label, source.hidden)
     columns = [source.columns[place] for place in chosen.kept]
     base.check_shape(name, (1, len(columns)))
     category_sets = chosen.category_sets(name, typed=source.typed)
@@ -252,13 +213,10 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
     _check_types(source, plain, gaps)
     kinds = [number_type(_type_of(source.schema, column)) for column in plain]
     # missing values become NaN
-    dtype = np.result_type(
-        *[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
-        *([np.float64] if encoded else []),
-    )
-    slim = replace(
-        source, columns=[], titles=None, schema=pa.schema([])
-    )  # of a wide table they would take much room in tasks
+    kinds = [np.dtype(np.float64) if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None]
+    dtype = np.result_type(*kinds, *([np.float64] if encoded else []))
+    # of a wide table they would take much room in tasks
+    slim = replace(source, columns=[], titles=None, schema=pa.schema([]))
     rows = ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
     before = sum(place < label for place in source.hidden) if label is not None else 0
     table = base.Table(
@@ -274,7 +232,7 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
         label=None if label is None else label - before,  # names are no column
     )
     table = _held(table) if source.held else table
-    return feature_table(table, fitted, coded=True)
+    return cols.feature_table(table, fitted, coded=True)
 
 
 def open_arrow_object(spec: object, request: base.Request) -> base.Table:
@@ -282,17 +240,12 @@ def open_arrow_object(spec: object, request: base.Request) -> base.Table:
     try:
         table = pa.table(spec)
     except Exception as error:
-        faults.throw(
-            BadInput(
-                f"the {type(spec).__name__} given",
-                f"no table ({' '.join(str(error).split())[:200]})",
-                "columns with names",
-                "it would be unclear what a sample is",
-                "give the frame that holds it, as in frame[['a', 'b']]",
-            )
-        )
-    name = "the table given"
-    return _open_typed(Batches(name=name, schema=table.schema, starts=[0, table.num_rows], table=table), request)
+        found, allowed = f"no table ({' '.join(str(error).split())[:200]})", "columns with names"
+        otherwise = "it would be unclear what a sample is"
+        remedy = "give the frame that holds it, as in frame[['a', 'b']]"
+        faults.throw(BadInput(f"the {type(spec).__name__} given", found, allowed, otherwise, remedy))
+    source = Batches(name="the table given", schema=table.schema, starts=[0, table.num_rows], table=table)
+    return _open_typed(source, request)
 
 
 def _open_typed(source: Batches, request: base.Request) -> base.Table:
@@ -300,16 +253,15 @@ def _open_typed(source: Batches, request: base.Request) -> base.Table:
     name, schema = source.name, source.schema
     described = (schema.pandas_metadata or {}).get("index_columns", [])
     index = [title for title in described if isinstance(title, str) and title in schema.names]
-    check_names(name, schema.names)
+    cols.check_names(name, schema.names)
     columns = _columns(source, [title for title in schema.names if title not in index])
     titles = [str(column.title) for column in columns]
-    check_names(name, titles)
+    cols.check_names(name, titles)
     named = ArrowColumn(index[0], index[0]) if len(index) == 1 else None
     return open_batches(replace(source, columns=columns, titles=titles, index=named), request)
 
 
 def _held(table: base.Table) -> base.Table:
-    """Return a table with its values, labels and names in memory."""
     labels, names = table.labels(), table.sample_names
     held = base.matrix_table(table.read(0, table.shape[0]), table.name)
     return replace(
@@ -345,14 +297,12 @@ def _list_width(source: Batches, name: str) -> int:
 
 
 def _first_value(source: Batches, name: str) -> tuple[int, pa.Scalar] | None:
-    """Return the first value of a column that is not null, and its row."""
-    for group, first_row in enumerate(source.starts[:-1]):
-        row = first_row
-        for batch in source.batches([group], [name]):
-            present = np.flatnonzero(batch.column(0).is_valid().to_numpy(zero_copy_only=False))
-            if len(present):
-                return row + int(present[0]), batch.column(0)[int(present[0])]
-            row += batch.num_rows
+    row = 0
+    for batch in source.batches(range(len(source.starts) - 1), [name]):
+        present = np.flatnonzero(batch.column(0).is_valid().to_numpy(zero_copy_only=False))
+        if len(present):
+            return row + int(present[0]), batch.column(0)[int(present[0])]
+        row += batch.num_rows
     return None
 
 
@@ -373,7 +323,6 @@ def holds_numbers(kind: pa.DataType) -> bool:
 
 
 def _as_texts(values: pa.Array, name: str, shown: str) -> pa.StringArray:
-    """Return a column as a pyarrow.StringArray, without blanks around its values."""
     if pa.types.is_boolean(values.type):
         return pc.if_else(values, "True", "False")
     try:
@@ -393,13 +342,7 @@ def as_numbers(values: pa.Array) -> AnyArray:
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether a column holds lists, of any of Arrow's kinds."""
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
+    return hasattr(kind, "value_field")
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -427,35 +370,30 @@ def _type_of(schema: pa.Schema, column: ArrowColumn) -> pa.DataType:
 
 def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> None:
     """Raise ``BadInput`` for columns that hold no numbers; says their types and the first one's first value."""
-    kinds = {column.shown: _type_of(source.schema, column) for column in columns}
+    name, kinds = source.name, {column.shown: _type_of(source.schema, column) for column in columns}
     bare = [shown for shown, kind in kinds.items() if pa.types.is_null(kind)]
     if bare and not gaps:
         seen = f"no value in the columns {faults.listing(bare)}"
         allowed, otherwise = "a value in some rows of each column", "every distance would be undefined"
-        raise BadInput(source.name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
-    other = [shown for shown, kind in kinds.items() if number_type(kind) is None]
+        raise BadInput(name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
+    other = [column for column in columns if number_type(kinds[column.shown]) is None]
     if not other:
         return
-    name = next(column.name for column in columns if column.shown == other[0])
-    first = _first_value(source, name)
-    titles = faults.listing([f"{shown} ({kinds[shown]})" for shown in other])
-    value = "" if first is None else f", the first is {str(first[1].as_py())[:40]!r}"
-    value += "" if first is None else f" in row {first[0]} of column {other[0]}"
-    found = f"no numbers in the columns {titles}{value}"
-    raise _no_numbers(source.name, found, all(is_text(kinds[shown]) for shown in other))
+    titles = faults.listing([f"{column.shown} ({kinds[column.shown]})" for column in other])
+    found, first = f"no numbers in the columns {titles}", _first_value(source, other[0].name)
+    if first is not None:
+        value = str(first[1].as_py())[:40]
+        found += f", the first is {value!r} in row {first[0]} of column {other[0].shown}"
+    raise _no_numbers(name, found, all(is_text(kinds[column.shown]) for column in other))
 
 
 def _no_numbers(name: str, found: str, text: bool) -> BadInput:
     """Return the fault of columns that hold no numbers: text, which can be encoded, or something else."""
     if text:
         return faults.textual(name, found)
-    return BadInput(
-        name,
-        found,
-        "numbers, or lists of numbers that are equally long, in every column but the label column",
-        "distances between samples would be undefined",
-        "drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times in seconds",
-    )
+    allowed = "numbers, or lists of numbers that are equally long, in every column but the label column"
+    remedy = "drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times in seconds"
+    return BadInput(name, found, allowed, "distances between samples would be undefined", remedy)
 
 
 def parts_of(path: str) -> list[str]:
@@ -465,10 +403,10 @@ def parts_of(path: str) -> list[str]:
     and so are those of such folders that a pattern with ``**`` finds.
     """
     pattern = os.path.join(glob.escape(path), "*") if os.path.isdir(path) else path
-    named = {*pattern.split(os.sep)}
+    named = {*pattern.split(os.sep), ""}
     parts = [name for name in glob.glob(pattern, recursive=True) if name.lower().endswith(ENDING)]
-    shown = [name for name in parts if not any(step[:1] in "._" for step in {*name.split(os.sep)} - named - {""})]
-    return sorted((name for name in shown if os.path.isfile(name)), key=_natural)
+    parts = [name for name in parts if not any(step[:1] in "._" for step in {*name.split(os.sep)} - named)]
+    return sorted((name for name in parts if os.path.isfile(name)), key=_natural)
 
 
 def has_deeper_parts(path: str) -> bool:
@@ -492,7 +430,7 @@ def open_parquet(request: base.Request) -> base.Table:
     for file, stamp in enumerate(stamps):
         with faults.reading(stamp.name), pq.ParquetFile(stamp.path) as opened:
             schemas.append(opened.schema_arrow)
-            check_names(stamp.name, opened.schema_arrow.names)
+            cols.check_names(stamp.name, opened.schema_arrow.names)
             groups = [opened.metadata.row_group(number) for number in range(opened.metadata.num_row_groups)]
         places += [(file, number) for number in range(len(groups))]
         rows += [group.num_rows for group in groups]
@@ -511,46 +449,32 @@ def open_parquet(request: base.Request) -> base.Table:
 def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files: list[int]) -> pa.Schema:
     """Return the columns of some files, in the order of the first one, each of a type that holds all files' values."""
     first, *others = files
-    schema = schemas[first]
+    schema, called = schemas[first], [os.path.basename(stamp.name) for stamp in stamps]
     kinds = dict(zip(schema.names, schema.types, strict=True))
     for file in others:
         for title in sorted({*schema.names} ^ {*schemas[file].names}):
             there, other = (file, first) if title in schemas[file].names else (first, file)
-            raise _differing(
-                stamps[there].name, f"a column {title!r}, which {os.path.basename(stamps[other].name)} does not have"
-            )
+            raise _differing(stamps[there].name, f"a column {title!r}, which {called[other]} does not have")
         for title, kind in zip(schemas[file].names, schemas[file].types, strict=True):
             common = _common_type(kinds[title], kind)
             if common is None:
-                found = f"column {title!r} of type {kind}, which is {kinds[title]} in"
-                raise _differing(stamps[file].name, f"{found} {os.path.basename(stamps[first].name)}")
+                found = f"column {title!r} of type {kind}, which is {kinds[title]} in {called[first]}"
+                raise _differing(stamps[file].name, found)
             kinds[title] = common
-    fields = [pa.field(title, kinds[title]) for title in schema.names] if others else schema
-    return pa.schema(fields, metadata=schema.metadata)
+    return pa.schema(list(kinds.items()) if others else schema, metadata=schema.metadata)
 
 
 def _differing(name: str, found: str) -> BadInput:
-    return BadInput(
-        name,
-        found,
-        "the same columns in every part",
-        "values would be missing, or be compared with others",
-        "write that part again with the columns of the others, or name one of the parts alone",
-    )
+    allowed, otherwise = "the same columns in every part", "values would be missing, or be compared with others"
+    remedy = "write that part again with the columns of the others, or name one of the parts alone"
+    return BadInput(name, found, allowed, otherwise, remedy)
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return a type that holds the values of both; None where there is none."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    numbers = number_type(one), number_type(other)
-    if numbers[0] is not None and numbers[1] is not None:
-        return pa.from_numpy_dtype(np.result_type(*numbers))
-    if is_text(one) and is_text(other):
-        return pa.string()
-    if is_list(one) and is_list(other):
-        item = _common_type(one.value_type, other.value_type)
-        return None if item is None else pa.list_(item)
-    return None
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other)]
+    schemas = [pa.schema([("", pa.string() if is_text(kind) else kind)]) for kind in plain]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None

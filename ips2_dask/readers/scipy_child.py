@@ -16,13 +16,8 @@ from typing import Any
 import numpy as np
 from scipy import io, sparse
 
-NUMBERS = (
-    "double",
-    "single",
-    "logical",
-    "sparse",
-    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-)
+INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+NUMBERS = ("double", "single", "logical", "sparse", *INTEGERS)
 
 
 def _read_mtx(path: str, folder: str) -> Any:
@@ -39,9 +34,7 @@ def _read_mtx(path: str, folder: str) -> Any:
     return io.mmread(path)
 
 
-def _read_mat(
-    path: str, variable: str | None, element: int | str | None, labels: str | None
-) -> tuple[dict[str, Any], Any]:
+def _read_mat(path: str, variable: str | None, element: Any, labels: str | None = None) -> tuple[dict[str, Any], Any]:
     """Return the variables of a file, the one to read, the shapes of a cell's elements, and a matrix or labels.
 
     Without a name it is the only matrix of numbers that does not hold the ``labels``.
@@ -61,9 +54,8 @@ def _read_mat(
         if element == "labels":
             return found, np.array([_text(cell) for cell in cells])
         value = cells[element] if isinstance(element, int) and element < len(cells) else None
-    return found, value if sparse.issparse(value) or getattr(
-        value, "dtype", np.dtype(object)
-    ).kind in "biufcU" else None
+    plain = sparse.issparse(value) or getattr(value, "dtype", np.dtype(object)).kind in "biufcU"
+    return found, value if plain else None
 
 
 def _text(cell: Any) -> str:
@@ -71,16 +63,8 @@ def _text(cell: Any) -> str:
     return "".join(cell.ravel()[:1]) if cell.dtype.kind == "U" else str(cell.item())
 
 
-def _main(
-    path: str,
-    folder: str,
-    mtx: bool,
-    variable: str | None = None,
-    element: int | str | None = None,
-    labels: str | None = None,
-) -> None:
-    """Read a file and leave what is in it."""
-    found, value = ({}, _read_mtx(path, folder)) if mtx else _read_mat(path, variable, element, labels)
+def _main(path: str, folder: str, mtx: bool, **options: Any) -> None:
+    found, value = ({}, _read_mtx(path, folder)) if mtx else _read_mat(path, **options)
     if sparse.issparse(value):
         sparse.save_npz(os.path.join(folder, "value.npz"), value, compressed=False)
     elif value is not None:

@@ -21,7 +21,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults, scipy_child
 from ips2_dask.readers.base import FileStamp, Matrix, Request, Table, as_csr, is_matrix, is_sparse, loaded_table
 from ips2_dask.readers.columns import take_label_variable
-from ips2_dask.readers.trees import Compressed, Hdf5Tree, Node, compressed_table, is_array, label_pieces
+from ips2_dask.readers.trees import Hdf5Tree, Node, compressed_table, is_array, label_pieces
 from ips2_dask.typing import AnyArray
 
 CELL = re.compile(r"(?P<variable>[^\[\]{}]+)(\[(?P<zero>\d+)\]|\{(?P<one>[1-9]\d*)\})")
@@ -57,7 +57,6 @@ def _as_matrix(value: AnyArray | sparse.sparray | None, transpose: bool, name: s
 
 
 def _load(stamp: FileStamp, transpose: bool, options: dict[str, object]) -> Matrix:
-    """Return the matrix that `scipy_child` finds in a file."""
     return _as_matrix(_read_by_scipy(stamp, **options)[1], transpose, stamp.name)
 
 
@@ -125,7 +124,6 @@ def _check_variable(
 
 
 def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
-    """Yield all labels that a variable holds, numbers or texts."""
     value = _read_by_scipy(stamp, mtx=False, variable=variable, element="labels")[1]
     if value is None:
         raise faults.textual(stamp.name, f"{variable!r}, which holds neither numbers nor texts")
@@ -153,7 +151,6 @@ def _open_mat73(request: Request, variable: str | None, element: int | None) -> 
 
 
 def _class(node: Node) -> str:
-    """Return MATLAB's class of a variable."""
     stored = node.attrs.get("MATLAB_class", b"")
     return stored.decode() if isinstance(stored, bytes) else str(stored)
 
@@ -168,7 +165,6 @@ def _unlinked(file: h5py.File, name: str) -> Node | None:
 
 
 def _choose(tree: Hdf5Tree, file: h5py.File, request: Request, names: list[str]) -> str:
-    """Return the only variable that is a matrix of numbers."""
     found = []
     for name in names:
         node = _unlinked(file, name)
@@ -200,13 +196,12 @@ def _mat73_table(tree: Hdf5Tree, file: h5py.File, node: Node, transpose: bool) -
     if not _is_sparse_group(node):
         what = f"of MATLAB's class {_class(node) or 'struct'}"
         raise faults.textual(tree.name, f"{node.name!r} {what}, which is no matrix of numbers")
-    if tree.find(file, f"{node.name}/data") is None:
+    if tree.get(file, f"{node.name}/data") is None:
         found, allowed = f"no entries in the sparse matrix {node.name!r}", "at least one value that is not zero"
         raise BadInput(tree.name, found, allowed, "all samples would be equal", "check that it is the right variable")
-    parts = (f"{node.name}/data", f"{node.name}/ir", f"{node.name}/jc")
+    parts = [f"{node.name}/{title}" for title in ("data", "ir", "jc")]
     shape = int(node.attrs["MATLAB_sparse"]), len(tree.array(file, parts[2])) - 1
-    matrix = Compressed(parts, shape, by_row=False)
-    return compressed_table(tree, file, matrix.transposed() if transpose else matrix)
+    return compressed_table(tree, file, parts, shape[:: -1 if transpose else 1], transpose)
 
 
 def _mat73_texts(tree: Hdf5Tree, variable: str) -> Iterator[AnyArray]:
@@ -222,6 +217,5 @@ def _mat73_texts(tree: Hdf5Tree, variable: str) -> Iterator[AnyArray]:
 
 
 def _text(dataset: h5py.Dataset) -> str:
-    """Return the string, or the number, that an element of a cell holds."""
     values = dataset[...]
     return "".join(map(chr, values.ravel().tolist())) if _class(dataset) == "char" else str(values.item())

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
@@ -35,10 +36,8 @@ Selection = slice | tuple[slice, ...] | EllipsisType
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
-
 HEAP = b"GCOL"
-HEAPS_BYTES = 1 << 28
-"""Files up to this size are searched for broken heaps, which takes up to a tenth of a second."""
+HEAPS_BYTES = 1 << 28  # files up to this size are searched for broken heaps, which takes up to a tenth of a second
 
 # Codecs that only pack, shuffle or scale numbers, or hold text. Others exist that unpickle what a chunk holds.
 STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc32", "adler32", "fletcher32")
@@ -53,28 +52,18 @@ def is_array(node: Node) -> bool:
 
 
 class Tree:
-    """A tree of groups and arrays; it is pickled by its path and opened in each process.
+    """A tree of groups and arrays; it is pickled by its path and opened in each process."""
 
-    Attributes
-    ----------
-    name : str
-        The input as the user wrote it, for messages.
-    kind : str
-        What messages call an array.
-    parallel : bool
-        Whether any process can read its arrays by ranges.
-    """
-
-    name: str
-    kind: str
-    parallel: bool = True
+    name: str  # the input as the user wrote it, for messages
+    kind: str  # what messages call an array
+    parallel: bool = True  # whether any process can read its arrays by ranges
 
     def open(self) -> AbstractContextManager[Node]:
         """Open the root, read only; any exception of the library in the body becomes a ``BadInput``."""
         raise NotImplementedError
 
-    def find(self, root: Node, path: str) -> tuple[Node, str] | None:
-        """Return the group or array at ``path`` and its path with links resolved, or None if there is none."""
+    def get(self, root: Node, path: str) -> Node | None:
+        """Return the group or array at ``path``, or None if there is none."""
         raise NotImplementedError
 
     def members(self, root: Node) -> list[tuple[str, Node]]:
@@ -88,11 +77,6 @@ class Tree:
     def _check_array(self, array: Node) -> None:
         """Raise ``BadInput`` unless reading an array runs no code and stays inside the tree."""
         raise NotImplementedError
-
-    def get(self, root: Node, path: str) -> Node | None:
-        """Return the group or array at a path, or None if there is none."""
-        located = self.find(root, path)
-        return None if located is None else located[0]
 
     def array(self, root: Node, path: str) -> Node:
         """Return the array at ``path``, after checking that reading it runs no code and stays inside the tree."""
@@ -174,152 +158,109 @@ def open_zarr_array(array: ZarrArray, request: base.Request) -> base.Table:
 
 
 def label_pieces(tree: Tree, path: str) -> Iterator[AnyArray]:
-    """Yield the values of an array, or of a column of a data frame, by pieces; the tree is opened for each.
-
-    Each is of whole chunks. An array of several rows and columns is one piece.
-    """
+    """Yield the values of an array, or of a column of a data frame, by whole chunks; those of a matrix at once."""
     with tree.open() as root:
         array = _column(tree, root, path)[1]
         shape, grain = array.shape, max(array.chunks or (1,), default=1)
-    n = max(shape, default=1)
-    step = n if math.prod(shape) != n else max(labels.PIECE_LABELS // grain, 1) * grain
-    for low in range(0, n, step):
-        selection = tuple(slice(low, low + step) if length == n else slice(None) for length in shape)
-        with tree.open() as root:
-            values = _column_values(tree, root, path, selection)
-        yield values
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """The paths of a compressed matrix's values, indices and pointers, its shape, and which axis is compressed."""
-
-    parts: tuple[str, str, str]
-    shape: tuple[int, int]
-    by_row: bool
-
-    def transposed(self) -> Compressed:
-        """Return the same arrays seen as the transpose."""
-        return Compressed(self.parts, self.shape[::-1], not self.by_row)
+        n = max(shape, default=1)
+        step = n if math.prod(shape) != n else max(labels.PIECE_LABELS // grain, 1) * grain
+        for low in range(0, n, step):
+            selection = tuple(slice(low, low + step) if length == n else slice(None) for length in shape)
+            yield _column_values(tree, root, path, selection)
 
 
 @dataclass
 class CompressedRows(base.Rows):
-    """The rows of a matrix compressed by row, made dense; reads the stretch of entries that belongs to them."""
+    """The rows of a matrix compressed by row, made dense; reads the stretch of entries that belongs to them.
+
+    ``parts`` are the paths of its values, indices and pointers.
+    """
 
     tree: Tree
-    matrix: Compressed
-
-    def __post_init__(self) -> None:
-        self.n_rows = self.matrix.shape[0]
+    parts: Sequence[str]
+    n_rows: int
+    n_columns: int
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return np.asarray(self._between(start, stop).toarray())
+        return np.asarray(base.as_csr(self._stored(start, stop), self.tree.name).toarray())
 
     def csr(self) -> sparse.csr_array:
-        return self._between(0, self.n_rows)
+        return base.as_csr(self._stored(0, self.n_rows), self.tree.name)
 
-    def _between(self, start: int, stop: int) -> sparse.csr_array:
-        return base.as_csr(_stretch(self.tree, self.matrix, start, stop), self.tree.name)
+    def transposed(self) -> base.Matrix:
+        """Return the whole transpose."""
+        return base.as_csr(self._stored(0, self.n_rows).T, self.tree.name)
+
+    def _stored(self, start: int, stop: int) -> sparse.csr_array:
+        """Return rows start to stop as they are stored, unchecked."""
+        with self.tree.open() as root:
+            values, indices, indptr = (self.tree.array(root, path) for path in self.parts)
+            bounds = indptr[start : stop + 1].astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            entries = (values[first:last], indices[first:last], bounds - first)
+            return sparse.csr_array(entries, shape=(stop - start, self.n_columns))
 
 
-def _stretch(tree: Tree, matrix: Compressed, start: int, stop: int) -> sparse.csr_array:
-    """Return rows start to stop of a matrix compressed by row as they are stored, unchecked."""
-    with tree.open() as root:
-        values, indices, indptr = (tree.array(root, path) for path in matrix.parts)
-        bounds = indptr[start : stop + 1].astype(np.int64)
-        first, last = int(bounds[0]), int(bounds[-1])
-        parts = (values[first:last], indices[first:last], bounds - first)
-        return sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
+def compressed_table(tree: Tree, root: Node, parts: Sequence[str], shape: tuple[int, ...], by_row: bool) -> base.Table:
+    """Return the table of a compressed matrix: in parts if it is compressed by row, else whole.
 
-
-def compressed_table(tree: Tree, root: Node, matrix: Compressed) -> base.Table:
-    """Return the table of a compressed matrix: in parts if it is compressed by row, else whole."""
-    name = tree.name
-    m, f = base.check_shape(name, matrix.shape)
-    values, indices, indptr = (tree.array(root, path) for path in matrix.parts)
+    ``parts`` are the paths of its values, indices and pointers.
+    """
+    name, (m, f) = tree.name, base.check_shape(tree.name, shape)
+    rows = CompressedRows(tree, parts, *((m, f) if by_row else (f, m)))
+    arrays = values, indices, indptr = [tree.array(root, path) for path in parts]
     dtype = base.check_dtype(name, np.dtype(values.dtype))
-    _check_compressed(name, matrix, values, indices, indptr)
-    fingerprint = tree.digest(root, matrix.parts, "compressed", matrix)
-    if not matrix.by_row:
-        return base.loaded_table(partial(_load_compressed, tree, matrix), name, fingerprint)
-    return base.Table(name=name, shape=(m, f), dtype=dtype, rows=CompressedRows(tree, matrix), fingerprint=fingerprint)
-
-
-def _check_compressed(name: str, matrix: Compressed, values: Node, indices: Node, indptr: Node) -> None:
-    major = matrix.shape[0 if matrix.by_row else 1]
-    one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
-    integers = np.dtype(indices.dtype).kind in "iu" and np.dtype(indptr.dtype).kind in "iu"
-    fits = one_dimensional and integers and indptr.shape[0] == major + 1 and values.shape == indices.shape
-    last = int(indptr[-1]) if fits else 0
-    if not fits or last > values.shape[0]:
-        found = f"a sparse matrix whose arrays have the shapes {values.shape}, {indices.shape} and {indptr.shape}"
-        allowed = f"{major + 1} pointers, and as many indices as values"
+    fits = all(part.shape is not None and len(part.shape) == 1 for part in arrays)
+    fits = fits and all(np.dtype(part.dtype).kind in "iu" for part in (indices, indptr))
+    fits = fits and indptr.shape[0] == rows.n_rows + 1 and values.shape == indices.shape
+    if not fits or int(indptr[-1]) > values.shape[0]:
+        found = f"a sparse matrix whose arrays have the shapes {', '.join(str(part.shape) for part in arrays)}"
+        allowed = f"{rows.n_rows + 1} pointers, and as many indices as values"
         raise BadInput(name, found, allowed, "its entries could not be placed", "write the matrix again")
+    fingerprint = tree.digest(root, parts, "compressed", shape, by_row)
+    if not by_row:
+        return base.loaded_table(rows.transposed, name, fingerprint)
+    return base.Table(name=name, shape=(m, f), dtype=dtype, rows=rows, fingerprint=fingerprint)
 
 
-def _load_compressed(tree: Tree, matrix: Compressed) -> base.Matrix:
-    """Return a matrix that is compressed by column as CSR."""
-    return base.as_csr(_stretch(tree, matrix.transposed(), 0, matrix.shape[1]).T, tree.name)
-
-
-@dataclass(frozen=True)
 class Hdf5Tree(Tree):
     """An HDF5 file that has to stay as it was when it was opened first."""
 
-    stamp: base.FileStamp
     kind = "dataset"
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The input as the user wrote it."""
-        return self.stamp.name
+    def __init__(self, stamp: base.FileStamp) -> None:
+        self.stamp, self.name = stamp, stamp.name
 
     @contextmanager
     def open(self) -> Iterator[h5py.File]:
-        """Open the file; the whole body is covered, as reading any shape, type or attribute of a damaged one may fail.
-
-        Files that this one links to are not opened: `find` alone follows links.
-        """
+        """Open the file; the whole body is covered, as reading a shape, type or attribute of a damaged one may fail."""
         self.stamp.check()
         _check_heaps(self.stamp.path, self.name)
         with faults.reading(self.name), h5py.File(self.stamp.path, "r", locking="best-effort") as file:
             yield file
 
-    def find(self, root: h5py.File, path: str) -> tuple[Node, str] | None:
+    def get(self, root: h5py.File, path: str) -> Node | None:
         """As of `Tree`; raises ``BadInput`` if a link on the way points to another file."""
-        parts, real_path = [part for part in path.split("/") if part], [""]
-        group, n_links = root, 0
+        parts, node, n_links = [part for part in path.split("/") if part], root, 0
         while parts:
             part = parts.pop(0)
-            if not isinstance(group, h5py.Group):
-                return None
-            link = group.get(part, getlink=True)
-            if link is None:
-                return None
+            link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if isinstance(link, h5py.ExternalLink):
                 raise faults.outside(self.name, f"an external link, {path!r}, to {link.filename!r}")
             if isinstance(link, h5py.SoftLink):
                 n_links += 1
-                if n_links > MOST_LINKS:
-                    return None
-                parts = [piece for piece in link.path.split("/") if piece and piece != "."] + parts
-                if link.path.startswith("/"):
-                    group, real_path = root, [""]
-                continue
-            group = group[part]
-            real_path.append(part)
-        return group, "/".join(real_path) or "/"
+                parts = [piece for piece in link.path.split("/") if piece not in ("", ".")] + parts
+                node = root if link.path.startswith("/") else node
+            else:
+                node = None if link is None else node[part]
+            if node is None or n_links > MOST_LINKS:
+                return None
+        return node
 
     def members(self, root: h5py.File) -> list[tuple[str, Node]]:
         found: list[tuple[str, Node]] = []
-
-        def visit(path: str, node: Node) -> None:
-            if not path.startswith("#"):
-                found.append((path, node))
-
-        root.visititems(visit)
-        return found
+        root.visititems(lambda path, node: found.append((path, node)))
+        return [(path, node) for path, node in found if not path.startswith("#")]
 
     def digest(self, root: h5py.File, paths: Sequence[str], *options: object) -> str:
         return self.stamp.digest("hdf5", paths, *options)
@@ -334,13 +275,10 @@ class Hdf5Tree(Tree):
         filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
         unknown = [code for code in filters if code not in FILTERS]
         if unknown:
-            raise BadInput(
-                self.name,
-                f"the HDF5 filter {unknown[0]} on {array.name!r}",
-                "the filters that come with HDF5 (gzip, shuffle, szip) and lzf",
-                "a plug-in from outside of this package would have to be loaded",
-                "write the dataset again with gzip, for instance with h5repack -f GZIP=4",
-            )
+            allowed = "the filters that come with HDF5 (gzip, shuffle, szip) and lzf"
+            otherwise = "a plug-in from outside of this package would have to be loaded"
+            remedy = "write the dataset again with gzip, for instance with h5repack -f GZIP=4"
+            raise BadInput(self.name, f"the HDF5 filter {unknown[0]} on {array.name!r}", allowed, otherwise, remedy)
         if FLETCHER32 in filters:
             _check_checksums(array, self.name)
 
@@ -354,35 +292,25 @@ def _check_heaps(path: str, name: str) -> None:
     if not 0 < os.path.getsize(path) <= HEAPS_BYTES:
         return
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        position = data.find(HEAP)
-        while position >= 0:
-            if _heap_loops(data, position):
-                raise faults.unreadable(name, ValueError(f"the heap at byte {position} has an object of no size"))
-            position = data.find(HEAP, position + 1)
-
-
-def _heap_loops(data: mmap.mmap, start: int) -> bool:
-    """Return whether libhdf5, reading the heap at a byte, would stay for ever at an object of no size."""
-    end = start + int.from_bytes(data[start + 8 : start + 16], "little")
-    position = start + 16
-    while position + 16 <= min(end, len(data)):
-        number, size = (int.from_bytes(data[position + a : position + b], "little") for a, b in ((0, 2), (8, 16)))
-        step = 16 + (size + 7) // 8 * 8 if number else size
-        if step % (1 << 64) == 0:
-            return True
-        position += step
-    return False
+        start = data.find(HEAP)
+        while start >= 0:
+            end = min(start + int.from_bytes(data[start + 8 : start + 16], "little"), len(data))
+            position = start + 16
+            while position + 16 <= end:
+                number, size = (
+                    int.from_bytes(data[position + a : position + b], "little") for a, b in ((0, 2), (8, 16))
+                )
+                step = 16 + (size + 7) // 8 * 8 if number else size
+                if step % (1 << 64) == 0:
+                    raise faults.unreadable(name, ValueError(f"the heap at byte {start} has an object of no size"))
+                position += step
+            start = data.find(HEAP, start + 1)
 
 
 def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
     """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on, and ends the process."""
     short: list[int] = []
-
-    def look(chunk: h5py.h5d.StoreInfo) -> None:
-        if chunk.size < FLETCHER32_BYTES:
-            short.append(chunk.size)
-
-    dataset.id.chunk_iter(look)
+    dataset.id.chunk_iter(lambda chunk: short.append(chunk.size) if chunk.size < FLETCHER32_BYTES else None)
     if short:
         raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
 
@@ -413,15 +341,12 @@ class ZarrTree(Tree):
         with faults.reading(self.name):
             yield self._root
 
-    def find(self, root: Node, path: str) -> tuple[Node, str] | None:
+    def get(self, root: Node, path: str) -> Node | None:
         path = path.strip("/")
-        node = self._nodes.get(path)
-        if node is None:
-            node = (root.get(path) if isinstance(root, zarr.Group) else None) if path else root
-        if node is None:
-            return None
-        self._nodes[path] = node
-        return node, path
+        if path not in self._nodes:
+            there = root.get(path) if path and isinstance(root, zarr.Group) else None
+            self._nodes[path] = there if path else root
+        return self._nodes[path]
 
     def members(self, root: Node) -> list[tuple[str, Node]]:
         with warnings.catch_warnings():
@@ -441,25 +366,15 @@ class ZarrTree(Tree):
 
 
 def _open_node(path: str, name: str) -> Node:
-    """Open an array or group, read only."""
-    try:
-        store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
-        with reaching(path):
-            return zarr.open(store=store, mode="r")
-    except BadInput:
-        raise
-    except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
-        faults.throw(
-            BadInput(
-                name,
-                f"no Zarr array or group ({' '.join(str(error).split())[:200]})",
-                "a folder or URL with a zarr.json, .zarray or .zgroup",
-                "there would be nothing to read",
-                "check the path",
-            )
-        )
-    except Exception as error:
-        faults.throw(faults.unreadable(name, error))
+    with faults.reading(name):
+        try:
+            store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
+            with reaching(path):
+                return zarr.open(store=store, mode="r")
+        except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
+            found = f"no Zarr array or group ({' '.join(str(error).split())[:200]})"
+            allowed = "a folder or URL with a zarr.json, .zarray or .zgroup"
+            faults.throw(BadInput(name, found, allowed, "there would be nothing to read", "check the path"))
 
 
 def _codec_names(codecs: Any) -> Iterator[str]:
@@ -486,13 +401,8 @@ def _stored(array: ZarrArray) -> str:
 
 
 def _files(root: str) -> list[tuple[str, int, int]]:
-    entries = []
-    for folder, _, files in os.walk(root):
-        for file in files:
-            path = os.path.join(folder, file)
-            status = os.stat(path)
-            entries.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
-    return sorted(entries)
+    files = [(str(path.relative_to(root)), path.stat()) for path in Path(root).rglob("*") if path.is_file()]
+    return sorted((name, status.st_size, status.st_mtime_ns) for name, status in files)
 
 
 def _objects(place: Any) -> list[tuple[str, ...]]:
@@ -508,46 +418,32 @@ def _objects(place: Any) -> list[tuple[str, ...]]:
     )
 
 
-AXES = {
-    "X": ("obs", "var"),
-    "layers": ("obs", "var"),
-    "raw": ("obs", "raw/var"),
-    "obsm": ("obs", None),
-    "obsp": ("obs", None),
-    "varm": ("var", None),
-    "varp": ("var", None),
-}
+AXES = {"raw": ("obs", "raw/var"), "obsm": ("obs", None), "obsp": ("obs", None)}
+AXES |= {"X": ("obs", "var"), "layers": ("obs", "var"), "varm": ("var", None), "varp": ("var", None)}
 """By the part of an AnnData that a matrix is in: the data frame of its rows, and that of its columns, if any."""
 
 
-def _open_tree(tree: Tree, request: base.Request, place: tuple[str, str] | None = None) -> base.Table:
-    """Return the table of an array, or of a matrix of an AnnData that is at ``place`` or found in the tree.
-
-    The labels of an array may be another array; see `_open_part` for an AnnData.
-    """
+def _open_tree(tree: Tree, request: base.Request) -> base.Table:
+    """Return the table of an array, whose labels may be another array, or of a matrix of an AnnData."""
     wanted = request.labels_column
     with tree.open() as root:
-        located = _locate(tree, root, request.member) or place
+        located = _locate(tree, root, request.member)
+        if located is None and request.path.lower().endswith(".h5ad"):
+            located = "", request.member or ""
         if located is not None:
             return _open_part(tree, root, *located, request)
         if request.member is None and not is_array(root):
             _refuse_inner(tree, root)
         table = tree.dense(root, tree.choose(root, request), request.transpose)
-        found = tree.find(root, wanted) if isinstance(wanted, str) and not is_array(root) else None
-        if found is None or not is_array(found[0]):
+        if not isinstance(wanted, str) or is_array(root) or not is_array(tree.get(root, wanted)):
             return table
-        count = math.prod(tree.array(root, found[1]).shape or (0,))
-        return take_label_variable(table, str(wanted), count, partial(label_pieces, tree, found[1]))
+        count = math.prod(tree.array(root, wanted).shape or (0,))
+        return take_label_variable(table, wanted, count, partial(label_pieces, tree, wanted))
 
 
 def open_hdf5(request: base.Request) -> base.Table:
-    """Return the table of a dataset, or of a matrix of an AnnData in the file."""
+    """Return the table of a dataset, or of a matrix of an AnnData, which a .h5ad file holds by its name."""
     return _open_tree(Hdf5Tree(base.FileStamp.of(request)), request)
-
-
-def open_h5ad(request: base.Request) -> base.Table:
-    """Return the table of a matrix of an AnnData, which the file holds by its name."""
-    return _open_tree(Hdf5Tree(base.FileStamp.of(request)), request, ("", request.member or ""))
 
 
 def open_zarr_path(request: base.Request) -> base.Table:
@@ -571,10 +467,7 @@ def _is_frame(node: Node | None) -> bool:
 
 
 def _locate(tree: Tree, root: Node, member: str | None) -> tuple[str, str] | None:
-    """Return the path of the AnnData that a member is in, and the member's path in that; None if it is in none.
-
-    That AnnData may be the root, or a part of a MuData (``mod/rna``) or SpatialData (``tables/table``).
-    """
+    """Return the path of the AnnData that a member is in (the root, ``mod/rna``, ...), and its path in that."""
     parts = [part for part in (member or "").split("/") if part]
     for n in range(len(parts) + 1):
         if _is_anndata(tree, root, "/".join(parts[:n])):
@@ -601,20 +494,24 @@ def _open_part(tree: Tree, root: Node, place: str, part: str, request: base.Requ
     """
     below = f"{place}/" if place else ""
     part = part.strip("/") or "X"
-    axes = AXES.get(part.partition("/")[0], (None, None))
-    samples, features = (
-        None if frame is None else f"{below}{frame}" for frame in axes[:: -1 if request.transpose else 1]
-    )
+    axes = AXES.get(part.partition("/")[0], (None, None))[:: -1 if request.transpose else 1]
+    samples, features = (None if frame is None else f"{below}{frame}" for frame in axes)
     table = _matrix_table(tree, root, below, part, request.transpose)
-    names = None if features is None else _names(tree, root, features)
+    names = None if features is None else _names(tree, features)
     if names is not None and len(names) == table.shape[1]:
         table = replace(table, feature_names=names.tolist())
     if samples is not None:
-        table = replace(table, read_sample_names=partial(_read_names, tree, samples))
+        table = replace(table, read_sample_names=partial(_names, tree, samples))
     if request.labels_column is None:
         return table
-    samples = samples or f"{below}obs"
-    column = _label_column(tree, root, samples, request)
+    samples, wanted = samples or f"{below}obs", str(request.labels_column)
+    columns, frame = _columns(tree, root, samples), f"{request.name}, {samples}"
+    if not columns:
+        found, allowed = f"no columns to look for {wanted!r} in", "a data frame as anndata 0.7 or later writes it"
+        otherwise = "the result would be scored against nothing"
+        remedy = "write the file again with a recent anndata, or leave labels_column (--labels-column) out"
+        raise BadInput(f"{request.name}, {samples}", found, allowed, otherwise, remedy)
+    column = columns[find_column(frame, wanted, columns, len(columns))]
     path = f"{samples}/{column}"
     count = _column(tree, root, path)[1].shape[0]
     return take_label_variable(table, column, count, partial(label_pieces, tree, path))
@@ -630,10 +527,10 @@ def _encoding(node: Node) -> str:
 
 
 def _matrix_table(tree: Tree, root: Node, below: str, part: str, transpose: bool) -> base.Table:
-    located = tree.find(root, f"{below}{part}")
-    if located is None:
-        raise faults.absent(tree.name, "matrix", f"{below}{part}", _matrices(tree, root, below))
-    node, path = located
+    path = f"{below}{part}"
+    node = tree.get(root, path)
+    if node is None:
+        raise faults.absent(tree.name, "matrix", path, _matrices(tree, root, below))
     if is_array(node):
         return tree.dense(root, path, transpose)
     encoding = _encoding(node)
@@ -641,22 +538,16 @@ def _matrix_table(tree: Tree, root: Node, below: str, part: str, transpose: bool
         return _frame_table(tree, root, path)
     if encoding not in ("csr_matrix", "csc_matrix"):
         others = [name for name in _matrices(tree, root, below) if name != f"{below}{part}"]
-        raise BadInput(
-            tree.name,
-            f"{part!r} with the encoding {encoding or 'none'!r}",
-            "an array, csr_matrix or csc_matrix",
-            "its values could not be placed",
-            f"name another matrix after '::' ({faults.listing(others, 'there is none')}), or write it as an array",
-        )
+        found = f"{part!r} with the encoding {encoding or 'none'!r}"
+        remedy = f"name another matrix after '::' ({faults.listing(others, 'there is none')}), or write it as an array"
+        raise BadInput(tree.name, found, "an array, csr_matrix or csc_matrix", "its values could not be placed", remedy)
     stored = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
-    rows, columns = (int(size) for size in stored)
-    parts = (f"{path}/data", f"{path}/indices", f"{path}/indptr")
-    matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
-    return compressed_table(tree, root, matrix.transposed() if transpose else matrix)
+    shape = tuple(int(size) for size in stored)[:: -1 if transpose else 1]
+    parts = [f"{path}/{title}" for title in ("data", "indices", "indptr")]
+    return compressed_table(tree, root, parts, shape, (encoding == "csr_matrix") != transpose)
 
 
 def _matrices(tree: Tree, root: Node, below: str) -> list[str]:
-    """Return the paths of the matrices that may be in an AnnData."""
     there = [f"{below}{path}" for path in ("X", "raw/X") if tree.get(root, f"{below}{path}") is not None]
     groups = {f"{below}{group}": tree.get(root, f"{below}{group}") for group in ("layers", "obsm", "obsp")}
     return there + [f"{group}/{key}" for group, node in groups.items() if node is not None for key in node]
@@ -673,113 +564,70 @@ class FrameRows(base.Rows):
     def read(self, start: int, stop: int) -> AnyArray:
         """Return rows start to stop; missing values of nullable columns are NaN."""
         with self.tree.open() as root:
-            return np.column_stack(
-                [_numbers(_column_values(self.tree, root, path, slice(start, stop))) for path in self.columns]
-            )
-
-
-def _numbers(values: AnyArray) -> AnyArray:
-    return values.astype(np.float64) if values.dtype.kind == "O" else values
+            read = [_column_values(self.tree, root, path, slice(start, stop)) for path in self.columns]
+        return np.column_stack([values.astype(np.float64) if values.dtype == object else values for values in read])
 
 
 def _frame_table(tree: Tree, root: Node, path: str) -> base.Table:
-    """Return the table of a data frame of ``obsm``."""
-    name, titles = tree.name, _columns(tree, root, path)
+    titles = _columns(tree, root, path)
     columns = [_column(tree, root, f"{path}/{title}") for title in titles]
-    text = [
-        title
-        for title, (kind, node, _) in zip(titles, columns, strict=True)
-        if kind == "categorical" or np.dtype(node.dtype).kind not in "biuf" or "categories" in node.attrs
-    ]
+    types = [np.dtype(node.dtype) for _, node, _ in columns]
+    named = [kind == "categorical" or "categories" in node.attrs for kind, node, _ in columns]
+    read = zip(titles, types, named, strict=True)
+    text = [title for title, kind, is_named in read if is_named or kind.kind not in "biuf"]
     if text:
-        raise BadInput(
-            name,
-            f"no numbers in the columns {faults.listing(text)} of {path.strip('/')!r}",
-            "numbers in every column",
-            "distances between samples would be undefined",
-            "read it with anndata, and give the data frame without these columns",
-        )
-    shape = base.check_shape(name, (columns[0][1].shape[0] if columns else 0, len(columns)))
-    types = [
-        np.dtype(np.float64) if kind == "nullable" else base.check_dtype(name, np.dtype(n.dtype))
-        for kind, n, _ in columns
-    ]
+        found = f"no numbers in the columns {faults.listing(text)} of {path.strip('/')!r}"
+        allowed, otherwise = "numbers in every column", "distances between samples would be undefined"
+        remedy = "read it with anndata, and give the data frame without these columns"
+        raise BadInput(tree.name, found, allowed, otherwise, remedy)
+    shape = base.check_shape(tree.name, (columns[0][1].shape[0] if columns else 0, len(columns)))
     return base.Table(
-        name=name,
+        name=tree.name,
         shape=shape,
-        dtype=np.result_type(*types),
+        dtype=np.result_type(*(np.float64 if kind == "nullable" else node.dtype for kind, node, _ in columns)),
         rows=FrameRows(tree, [f"{path}/{title}" for title in titles], shape[0]),
         fingerprint=tree.digest(root, [place for _, _, place in columns], "frame", path, titles),
         feature_names=titles,
     )
 
 
-def _index_path(tree: Tree, root: Node, frame: str) -> str | None:
-    """Return the path of the index of a data frame."""
-    node = tree.get(root, frame)
-    if node is None or is_array(node):
-        return None
-    return f"{frame}/{_text(node.attrs.get('_index', '_index'))}"
-
-
 def _columns(tree: Tree, root: Node, frame: str) -> list[str]:
     """Return the columns of a data frame in its order; those that its list lacks come last."""
-    node, index = tree.get(root, frame), _index_path(tree, root, frame)
-    if node is None or index is None:
+    node = tree.get(root, frame)
+    if node is None or is_array(node):
         return []
-    there = [key for key in node if f"{frame}/{key}" != index and key != "__categories"]
+    there = [key for key in node if key not in (_text(node.attrs.get("_index", "_index")), "__categories")]
     ordered = [_text(column) for column in node.attrs.get("column-order", ())]
     return [key for key in ordered if key in there] + [key for key in there if key not in ordered]
 
 
-def _names(tree: Tree, root: Node, frame: str) -> AnyArray | None:
+def _names(tree: Tree, frame: str) -> AnyArray | None:
     """Return the index of a data frame, or None where it only counts the rows."""
-    path = _index_path(tree, root, frame)
-    if path is None or tree.find(root, path) is None:
-        return None
-    return counted_names(np.array([_text(value) for value in _column_values(tree, root, path)], np.str_))
-
-
-def _read_names(tree: Tree, frame: str) -> AnyArray | None:
     with tree.open() as root:
-        return _names(tree, root, frame)
-
-
-def _label_column(tree: Tree, root: Node, frame: str, request: base.Request) -> str:
-    columns = _columns(tree, root, frame)
-    if not columns:
-        raise BadInput(
-            f"{request.name}, {frame}",
-            f"no columns to look for {str(request.labels_column)!r} in",
-            "a data frame as anndata 0.7 or later writes it",
-            "the result would be scored against nothing",
-            "write the file again with a recent anndata, or leave labels_column (--labels-column) out",
-        )
-    return columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
+        node = tree.get(root, frame)
+        path = "" if node is None or is_array(node) else f"{frame}/{_text(node.attrs.get('_index', '_index'))}"
+        if not path or tree.get(root, path) is None:
+            return None
+        return counted_names(np.array([_text(value) for value in _column_values(tree, root, path)], np.str_))
 
 
 def _column_values(tree: Tree, root: Node, path: str, rows: Selection = ...) -> AnyArray:
-    """Return rows of a column of a data frame, all of them if none are selected."""
+    """Return rows of a column of a data frame, all of them if none are selected; None where one has no value."""
     kind, node, place = _column(tree, root, path)
     values = tree.values(root, place, rows)
-    if kind == "categorical":
-        return _decode(values, tree.values(root, f"{path}/categories"))
+    named = f"{path}/categories" if kind == "categorical" else node.attrs.get("categories")
     if kind == "nullable":
         values = values.astype(object)
         values[tree.values(root, f"{path}/mask", rows).astype(bool)] = None
-        return values
-    categories = node.attrs.get("categories")  # before 0.8 a reference to obs/__categories/..., in Zarr its path
-    if categories is None:
-        return values
-    named = f"{path.rpartition('/')[0]}/{categories}" if isinstance(categories, str) else root[categories].name
-    return _decode(values, tree.values(root, named))
+    elif named is not None:  # before 0.8 a reference to obs/__categories/..., in Zarr its path
+        if kind == "plain":
+            named = f"{path.rpartition('/')[0]}/{named}" if isinstance(named, str) else root[named].name
+        values = np.array([*tree.values(root, named), None], object)[values]  # the code of no value is -1
+    return values
 
 
 def _column(tree: Tree, root: Node, path: str) -> tuple[str, Node, str]:
-    """Return the kind of a column of a data frame, and the array with a value for each row, with its path.
-
-    It may be plain, categorical (codes into categories) or nullable (values and mask).
-    """
+    """Return a column's kind, and the array with a value for each row, with its path."""
     node = tree.get(root, path)
     if node is None or is_array(node):
         return "plain", tree.array(root, path), path
@@ -789,11 +637,3 @@ def _column(tree: Tree, root: Node, path: str) -> tuple[str, Node, str]:
     found, allowed = f"{path!r} with the encoding {_encoding(node)!r}", "a plain, categorical or nullable column"
     otherwise = "its values could not be read"
     raise BadInput(tree.name, found, allowed, otherwise, "write the file again with a recent anndata")
-
-
-def _decode(codes: AnyArray, categories: AnyArray) -> AnyArray:
-    """Return the category of each code, object (m,), None where the code is -1."""
-    values = np.full(len(codes), None, dtype=object)
-    has_category = codes >= 0
-    values[has_category] = categories[codes[has_category]]
-    return values

@@ -10,8 +10,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -29,20 +30,22 @@ if TYPE_CHECKING:
     from ips2_dask.runs.results import Results as Run
 
 Node: TypeAlias = h5py.Group | h5py.Dataset
-
 KEY = "ips2"
 TEXT = h5py.string_dtype("utf-8")
-VERSIONS = {"dict": "0.1.0", "anndata": "0.1.0", "csr_matrix": "0.1.0"}
-"""Versions of anndata's encodings; 0.2.0 of others."""
-
 RANGE_ROWS = 1 << 15
 """Rows of a range whose embedding or entries of U are in memory at a time: some tens of entries a row."""
 
-
 REMEDY = "rename it there, or write the labels to a .csv or .parquet file"
+WRITTEN = "written"  # the entry of ``uns[key]`` that lists what was written by a key, as ``part/name``
 
-WRITTEN = "written"
-"""The entry of ``uns[key]`` that lists what was written by a key, as ``part/name``."""
+
+def anndata_io() -> Any:
+    """anndata's readers and writers of a file's parts."""
+    try:
+        return import_module("anndata.io")
+    except ModuleNotFoundError:
+        found, why = "no anndata of version 0.11 or later", "results could not be written to the file"
+        raise BadInput("anndata", found, "an installed one", why, "run pip install 'ips2-dask[anndata]'") from None
 
 
 def check_key(key: object) -> None:
@@ -79,7 +82,8 @@ def own_results(thing: str, key: str, there: Collection[str], written: Iterable[
 
 def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
     """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
-    origin, old = _origin(run) if source is None else Path(source), []
+    own, old = Path(str(run.manifest["input"]["name"]).partition("::")[0]), []
+    origin = Path(source) if source is not None else own if own.suffix == ".h5ad" and own.is_file() else None
     if origin is not None:
         if not origin.is_file():
             allowed, otherwise = "the .h5ad that was clustered", "there would be nothing to copy"
@@ -104,31 +108,10 @@ def old_results(file: h5py.File, thing: str, key: str, remedy: str) -> list[str]
     return own_results(thing, key, there, written, remedy)
 
 
-def _origin(run: Run) -> Path | None:
-    """The .h5ad that the run read, if it was one and is still there."""
-    name = str(run.manifest["input"]["name"]).partition("::")[0]
-    return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
-
-
 def _encoded(node: Node, kind: str, **more: object) -> Node:
     """Return a node after saying how it is to be read, as anndata writes it."""
-    node.attrs.update({"encoding-type": kind, "encoding-version": VERSIONS.get(kind, "0.2.0"), **more})
+    node.attrs.update({"encoding-type": kind, "encoding-version": "0.2.0", **more})
     return node
-
-
-def _stored(group: h5py.Group, name: str, value: object) -> None:
-    """Write a number, a text, a list of texts or a dictionary of these."""
-    if isinstance(value, dict):
-        for part, one in value.items():
-            _stored(_group(group, name), part, one)
-    elif value is not None:
-        group[name] = np.array(value, object) if isinstance(value, list) else value
-        text = "string" if isinstance(value, str) else "numeric-scalar"
-        _encoded(group[name], "string-array" if isinstance(value, list) else text)
-
-
-def _group(group: h5py.Group, name: str) -> h5py.Group:
-    return group[name] if name in group else _encoded(group.create_group(name), "dict")
 
 
 def _check_samples(file: h5py.File, run: Run, name: str) -> None:
@@ -154,27 +137,25 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
 
 def _make_anndata(file: h5py.File, run: Run) -> None:
     """The skeleton of an AnnData without X."""
-    _encoded(file, "anndata")
-    for frame, n in (("obs", run.n_rows), ("var", 0)):
-        group = _encoded(file.create_group(frame), "dataframe", _index="_index")
-        group.attrs["column-order"] = np.array([], TEXT)
-        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array")
-        for low in range(0, n, BLOCK_ROWS):
-            high = min(low + BLOCK_ROWS, n)
-            names = run.names_between(low, high)
-            names = np.arange(low, high).astype(np.str_) if names is None else names
-            index[low:high] = names.astype(object)
-    for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
-        _group(file, name)
+    anndata_io().write_elem(file, "/", import_module("anndata").AnnData())
+    del file["obs/_index"]
+    index = _encoded(file["obs"].create_dataset("_index", (run.n_rows,), TEXT), "string-array")
+    for low in range(0, run.n_rows, BLOCK_ROWS):
+        high = min(low + BLOCK_ROWS, run.n_rows)
+        names = run.names_between(low, high)
+        names = np.arange(low, high).astype(np.str_) if names is None else names
+        index[low:high] = names.astype(object)
 
 
 def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
     """Write what the run found; what has to be put into order first is kept beside, in a folder."""
-    obs = file["obs"]
+    obs, write = file["obs"], anndata_io().write_elem
+    for part in {"obsm", "obsp", "uns"} - {*file}:
+        write(file, part, {})
     labels = _encoded(obs.create_group(KEY), "categorical", ordered=False)
     clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
     kind = np.int8 if len(clusters) < 128 else np.int32
-    _stored(labels, "categories", clusters)
+    write(labels, "categories", np.array(clusters, object))
     _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array")
     columns: dict[str, h5py.Dataset] = {}
     for block in run.iter_labels():
@@ -189,18 +170,17 @@ def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
     others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) in obs and column not in own]
     obs.attrs["column-order"] = np.array([*others, *own], TEXT)
     with tempfile.TemporaryDirectory(prefix=".ips2-", dir=folder) as aside:
-        _write_embedding(_group(file, "obsm"), run, Path(aside))
-        _write_similarity(_group(file, "obsp"), run, Path(aside))
+        _write_embedding(file["obsm"], run, Path(aside))
+        _write_similarity(file["obsp"], run, Path(aside))
         _write_distances(file["obsp"], run, Path(aside))
     part, _, name = (str(run.manifest["input"]["name"]).partition("::")[2] or "X").partition("/")
     where = {"X": {"use_rep": "X"}, "obsm": {"use_rep": name}, "layers": {"layer": name}}.get(part, {})
-    about: dict[str, object] = {"params": where | {"method": "ips2"} | run.params.as_dict()}
+    params = where | {"method": "ips2"} | run.params.as_dict()
+    about: dict[str, object] = {"params": {name: value for name, value in params.items() if value is not None}}
     # where scanpy's functions look for them
     about |= {f"{name}_key": f"{KEY}_{name}" for name in ("connectivities", "distances")}
-    _stored(_group(file, "uns"), KEY, about)
-    names = [f"obs/{name}" for name in own]
-    names += [name for name in names_of(KEY) if not name.startswith("obs/") and name in file]
-    _stored(file["uns"][KEY], WRITTEN, names)
+    others = [name for name in names_of(KEY) if not name.startswith("obs/") and (name in file or "uns/" in name)]
+    write(file["uns"], KEY, about | {WRITTEN: np.array([*(f"obs/{name}" for name in own), *others], object)})
 
 
 def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
@@ -270,27 +250,23 @@ def _distinct_blocks(run: Run, folder: Path, of_partition: Callable[[int], AnyAr
 
 
 def _write_csr(
-    obsp: h5py.Group, name: str, m: int, kind: type[np.integer], ranges: Iterable[tuple[AnyArray, AnyArray, AnyArray]]
+    obsp: h5py.Group, name: str, m: int, kinds: tuple[Any, Any], ranges: Iterable[tuple[AnyArray, AnyArray, AnyArray]]
 ) -> None:
-    """Write a matrix (m, m) as CSR from ranges of its rows: how many entries each row has, their columns and values."""
-    group = _encoded(obsp.create_group(f"{KEY}_{name}"), "csr_matrix", shape=np.array((m, m)))
-    data, indices = (
-        group.create_dataset(part, (0,), own, maxshape=(None,), chunks=(1 << 16,), compression="gzip")
-        for part, own in (("data", np.float64), ("indices", kind))
-    )
-    indptr = group.create_dataset("indptr", (m + 1,), kind if name == "connectivities" else np.int64)
-    indptr[0], row = 0, 1
+    """Write a matrix (m, m) as CSR from ranges of its rows: how many entries each row has, their columns and values.
+
+    ``kinds`` are the types of columns and pointers.
+    """
+    name, io = f"{KEY}_{name}", anndata_io()
     for counts, columns, values in ranges:
-        first = len(data)
-        for dataset, part in ((data, values), (indices, columns)):
-            dataset.resize((first + len(part),))
-            dataset[first:] = part
-        indptr[row : row + len(counts)] = first + np.cumsum(counts)
-        row += len(counts)
+        block = sparse.csr_array((values, columns, np.append(0, np.cumsum(counts))), shape=(len(counts), m))
+        if name in obsp:
+            io.sparse_dataset(obsp[name]).append(block)
+            continue
+        block.indices = block.indices.astype(kinds[0])
+        io.write_elem(obsp, name, block, dataset_kwargs={"compression": "gzip", "indptr_dtype": kinds[1]})
 
 
-NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])
-"""A neighbour of a row."""
+NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])  # A neighbour of a row
 
 
 def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
@@ -312,11 +288,10 @@ def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
             there = rows["column"] >= 0
             yield there.sum(axis=1), rows["column"][there], rows["distance"][there]
 
-    _write_csr(obsp, "distances", run.n_rows, np.int32, ranges())
+    _write_csr(obsp, "distances", run.n_rows, (np.int32, np.int64), ranges())
 
 
-ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])
-"""An entry of U."""
+ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])  # an entry of U
 
 
 def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
@@ -324,7 +299,7 @@ def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
     m = run.n_rows
     if run._context.facts["fuse"]["dense"]:
         U = _dense_similarity(run)
-        _write_csr(obsp, "connectivities", m, U.indices.dtype.type, [(np.diff(U.indptr), U.indices, U.data)])
+        _write_csr(obsp, "connectivities", m, (U.indices.dtype,) * 2, [(np.diff(U.indptr), U.indices, U.data)])
         return
     files = RowFiles(folder / "entries", ENTRY, RANGE_ROWS)
     for (i, j), values in fused_entries(run._context):
@@ -343,7 +318,7 @@ def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
             counts = np.bincount(entries["row"] - low, minlength=min(RANGE_ROWS, m - low))
             yield counts, entries["column"], entries["value"]
 
-    _write_csr(obsp, "connectivities", m, kind, ranges())
+    _write_csr(obsp, "connectivities", m, (kind, kind), ranges())
 
 
 def _dense_similarity(run: Run) -> sparse.csr_array:

@@ -370,12 +370,12 @@ def test_a_file_that_changes_during_a_run_is_noticed(name: str, tmp_path: Path) 
 def test_readers_hold_what_can_not_be_read_in_parts_and_say_how_much(tmp_path: Path) -> None:
     X, _ = table()
     entries = np.count_nonzero(X)
-    for name in ("npz-fortran", "mat", "npz-sparse", "mtx", "h5ad-csc"):
+    for name in ("npz-packed", "npz-fortran", "mat", "npz-sparse", "mtx", "h5ad-csc"):
         (tmp_path / name).mkdir()
         source = open_source(written(name, tmp_path / name)[0])
         assert not source.parallel
         assert source.resident_bytes >= 8 * entries
-    for name in ("npy", "csv", "csv.gz", "npz-packed", "parquet", "h5", "zarr"):
+    for name in ("npy", "npz", "csv", "csv.gz", "parquet", "h5", "zarr"):
         (tmp_path / name).mkdir()
         assert open_source(written(name, tmp_path / name)[0]).resident_bytes == 0
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from test_bad_input import refused as refused_by_command
 
-from ips2_dask import Features, IPS2Warning, Params, TextFormat, open_run, run
+from ips2_dask import Features, Params, TextFormat, open_run, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, features_of, open_source
@@ -42,80 +42,39 @@ def ints(titles: list[Any], low: int = 0, high: int = 99) -> pd.DataFrame:
     return pd.DataFrame(np.random.default_rng(1).integers(low, high, (40, len(titles))), columns=titles)
 
 
-SILENT = {
-    "pandas": frame([0, 1, 2, 3]).to_csv(index=False),
-    "from 1": frame([1, 2, 3]).to_csv(index=False),
-    "two": frame([0, 1]).to_csv(index=False),
-    "one": frame([0]).to_csv(index=False),
+NAMED = pd.Index([f"s{i}" for i in range(40)])
+COUNTED = {
     "index": frame([0, 1, 2]).to_csv(),
     "index and whole numbers": ints([0, 1, 2]).to_csv(),
-    "names": frame([0, 1, 2]).set_index(pd.Index([f"s{i}" for i in range(40)])).to_csv(),
-    "titled names": frame([0, 1, 2]).set_index(pd.Index([f"s{i}" for i in range(40)], name="id")).to_csv(),
+    "names": frame([0, 1, 2]).set_index(NAMED).to_csv(),
+    "titled names": frame([0, 1, 2]).set_index(NAMED.rename("id")).to_csv(),
 }
-SAID = {
-    "whole": ints([0, 1, 2, 3]).to_csv(index=False),
-    "whole from 1": ints([1, 2, 3, 4]).to_csv(index=False),
+NUMBERS = {
+    "pandas": frame([0, 1, 2, 3]).to_csv(index=False),
     "years": frame([2019, 2020, 2021, 2022]).to_csv(index=False),
-    "two years": frame([2019, 2020]).to_csv(index=False),
-    "years of whole numbers": ints([2019, 2020, 2021]).to_csv(index=False),
-    "years and an index": frame([2019, 2020, 2021]).to_csv(),
-    "years and a class": frame([2019, 2020, 2021]).assign(kind=["a", "b"] * 20).to_csv(index=False),
     "wavelengths": frame([400.5, 410.25, 420.0]).to_csv(index=False),
-    "few rows": frame([1990, 2000, 2010])[:2].to_csv(index=False),
-}
-SAMPLES = {
-    "plain": frame([0, 1, 2, 3]).to_csv(index=False, header=False),
     "binary": "0,1\n1,1\n0,0\n1,0\n",
-    "pairs": "1,2\n3,4\n",
-    "counting": "0,1,2\n3,4,5\n6,7,8\n",
-    "growing": "".join(f"{i},{i + 10},{i * 100 + 200}\n" for i in range(1960, 2000)),
-    "sorted": "".join(f"{i},{i % 7},{(i * i) % 11}\n" for i in range(40)),
-    "a sample above others": "1,500,3\n" + "".join(f"{i % 3},{i},{i % 5}\n" for i in range(40)),
-}
-UNCLEAR_SAMPLES = {
-    "two whole numbers": ints([0, 1], 0, 5).to_csv(index=False),
-    "steps inside of the data": ints([100, 200, 300, 400, 500, 600], 0, 999).to_csv(index=False),
+    "one": frame([0]).to_csv(index=False),
 }
 
 
-@pytest.mark.parametrize("case", SILENT)
-def test_numbers_that_pandas_writes_for_names_are_names(case: str, tmp_path: Path) -> None:
-    source = opened(tmp_path, SILENT[case], features=Features(drop_columns=["id"]) if "titled" in case else None)
-    assert source.shape[0] == 40
-    names = source.feature_names
-    assert names is not None
-    start = int(names[0])
-    assert names == [str(start + column) for column in range(source.shape[1])]
+@pytest.mark.parametrize("case", COUNTED)
+def test_numbers_that_pandas_writes_beside_names_of_rows_are_names(case: str, tmp_path: Path) -> None:
+    source = opened(tmp_path, COUNTED[case], features=Features(drop_columns=["id"]) if "titled" in case else None)
+    assert source.shape == (40, 3)
+    assert source.feature_names == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("case", SAID)
-def test_a_first_row_of_numbers_unlike_those_below_is_taken_for_names_and_said(case: str, tmp_path: Path) -> None:
-    label = -1 if "class" in case else None
-    with pytest.warns(IPS2Warning, match="could be names or a sample, and is taken for names") as caught:
-        source = opened(tmp_path, SAID[case], labels_column=label)
-    assert source.shape[0] == (2 if "few" in case else 40)
-    said = re.search(r"--header (\w+)\)", str(caught[0].message))
-    assert said is not None
-    for header, more in ((said[1], 1), ("yes", 0)):  # the message's remedy, and silence for what it took
-        missing = Features(missing="drop") if "index" in case else None
-        other = opened(tmp_path, SAID[case], TextFormat(header=header), labels_column=label, features=missing)
-        assert other.shape[0] == source.shape[0] + more
-
-
-@pytest.mark.parametrize("case", SAMPLES)
-def test_a_first_row_like_those_below_is_a_sample(case: str, tmp_path: Path) -> None:
-    source = opened(tmp_path, SAMPLES[case])
-    assert source.shape[0] == SAMPLES[case].count("\n")
-    assert source.feature_names is None
-
-
-@pytest.mark.parametrize("case", UNCLEAR_SAMPLES)
-def test_it_is_said_where_a_sample_could_be_names(case: str, tmp_path: Path) -> None:
-    with pytest.warns(IPS2Warning, match=r"taken for a sample; header='yes' \(--header yes\) makes it names"):
-        source = opened(tmp_path, UNCLEAR_SAMPLES[case])
-    assert source.shape[0] == 41
-    assert opened(tmp_path, UNCLEAR_SAMPLES[case], TextFormat(header="yes")).shape[0] == 40
-    assert opened(tmp_path, UNCLEAR_SAMPLES[case], TextFormat(header="no")).shape[0] == 41
+@pytest.mark.parametrize("case", NUMBERS)
+def test_a_first_row_of_numbers_alone_is_a_sample_unless_it_is_said_to_name_the_columns(
+    case: str, tmp_path: Path
+) -> None:
+    n_lines, titles = NUMBERS[case].count("\n"), NUMBERS[case].split()[0].split(",")
+    for text_format in (None, TextFormat(header="no")):
+        source = opened(tmp_path, NUMBERS[case], text_format)
+        assert (source.shape, source.feature_names) == ((n_lines, len(titles)), None)
+    source = opened(tmp_path, NUMBERS[case], TextFormat(header="yes"))
+    assert (source.shape, source.feature_names) == ((n_lines - 1, len(titles)), titles)
 
 
 READ: dict[str, tuple[str | bytes, TextFormat]] = {
