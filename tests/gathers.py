@@ -70,7 +70,7 @@ BOUNDS = {
     "kernels.duplicates.RANGE_ROWS": 4 * ROWS,
     "kernels.density.TREE_SAMPLES": (500, 1000),
     "kernels.density.DIFFUSE_SAMPLES": 500,
-    "stages.chunked_label.BUCKET_ROWS": 1000,
+    "stages.label.BUCKET_ROWS": 1000,
     "stages.known_labels.BUCKET_ROWS": 1000,
     "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
@@ -96,9 +96,12 @@ ALLOWED = {
 """Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
 
 BOUNDED = {
-    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*": (
+    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|_solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*": (
         "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves"
-    )
+    ),
+    r"(eigen|label) \w+ .*chunk_levels\.from_whole": (
+        "a chunk of the graph above that one, which has at most as many rows as a chunk of the finest graph"
+    ),
 }
 """The same of arrays that grow in some of the cases, as it happens."""
 

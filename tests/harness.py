@@ -11,13 +11,15 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from hypothesis import settings
+from scipy.sparse.csgraph import connected_components
 
-from ips2_dask import Params, Resources, Run
+from ips2_dask import Params, Resources, Run, open_run, run
 from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, compute_part
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.prepare import Inputs, prepare
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
+from ips2_dask.stages import label
 from ips2_dask.store.base import MemoryStore, Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -73,6 +75,21 @@ def grid(*cases: Any) -> list[Any]:
 def few_examples() -> settings:
     """A third of the profile's examples, for a property whose examples are whole runs."""
     return settings(max_examples=settings.default.max_examples // 3)
+
+
+def graph_components(N: Array) -> Array:
+    """Connected components of the graph that joins each p with N(p), by smallest member: (m,) int32."""
+    m, k = N.shape
+    A = sp.csr_array((np.ones(m * k), (np.repeat(np.arange(m), k), N.ravel())), shape=(m, m))
+    return np.asarray(connected_components(A, directed=False)[1], np.int32)
+
+
+def run_in_chunks(X: Any, params: Params, path: Path, rows: int, bucket: int, **about: Any) -> Run:
+    """A run in chunks with so many rows a partition and a bucket of labels, opened from its directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label, "BUCKET_ROWS", bucket)
+        run(X, params, Resources(partition_rows=rows, vectors="chunked"), store=path, **about)
+    return open_run(path)
 
 
 class ShuffledExecutor(SerialExecutor):

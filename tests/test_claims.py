@@ -259,11 +259,6 @@ def exact_up_to() -> list[str]:
     return [f"{round((EXACT_WORK / (f + 64)) ** 0.5 / 5000) * 5000:,}" for f in (784, 64)]
 
 
-def chunked_from() -> list[str]:
-    """Millions of samples above which block vectors of 20 clusters are cut into chunks."""
-    return [WORDS[last_that(lambda m: choose(m, 64, Params(n_clusters=20)).vectors == "in-core", 10**8) // 10**6]]
-
-
 def last_that(holds: Callable[[int], bool], below: int) -> int:
     """The largest number for which something holds that holds for all smaller ones, and not ``below``."""
     low, high = 1, below
@@ -432,7 +427,6 @@ CLAIMS = {
         r"is the default above some ([\d,]+) samples of 784 features, or ([\d,]+) of 64",
         exact_up_to,
     ),
-    "README, chunks": Claim("README.md", r"by itself above some (\w+) million samples at 20 clusters", chunked_from),
     "README, a large plan": Claim(
         "README.md",
         r"here at most ([\d.]+) GiB in a worker, and about (\d+) minutes",

@@ -112,10 +112,10 @@ def test_a_receipt_whose_arrays_are_outside_counts_for_nothing(stranger: Path) -
     folder = folder_of(stranger, "label")
     shutil.copytree(stranger / folder, stranger.parent / "elsewhere")
     store = ZarrStore(str(stranger))
-    receipt = store.receipt(folder, "whole")
+    receipt = store.receipt(folder, "rows-000000")
     assert receipt is not None
     for change in ({"attempt": f"../../elsewhere/{receipt['attempt']}"}, {"arrays": {"../x": {}}}):
-        store.files.write(f"{folder}/whole.json", sealed({**receipt, **change}))
+        store.files.write(f"{folder}/rows-000000.json", sealed({**receipt, **change}))
         with pytest.raises(Damaged, match="the receipt is missing or damaged"):
             _ = open_run(stranger).labels
     np.testing.assert_array_equal(run(X, PARAMS, store=stranger).labels, run(X, PARAMS).labels)
@@ -179,7 +179,7 @@ def test_a_file_behind_a_link_is_not_written_to(stranger: Path) -> None:
 def test_an_array_of_a_run_with_another_codec_is_refused(stranger: Path) -> None:
     folder = folder_of(stranger, "label")
     store = ZarrStore(str(stranger))
-    receipt = store.receipt(folder, "whole")
+    receipt = store.receipt(folder, "rows-000000")
     assert receipt is not None
     labels = run(X, PARAMS).labels
     place = stranger / folder / receipt["attempt"] / "labels"
@@ -194,7 +194,7 @@ def _seal_anew(store: ZarrStore, folder: str, receipt: Receipt, place: Path) -> 
     """A receipt that is right about what is stored, as a stranger would write it."""
     receipt["arrays"]["labels"]["metadata"] = crc32c((place / METADATA).read_bytes())
     receipt["arrays"]["labels"]["bytes"] = [(place / "c" / "0").stat().st_size]
-    store.files.write(f"{folder}/whole.json", sealed(receipt))
+    store.files.write(f"{folder}/rows-000000.json", sealed(receipt))
 
 
 def test_documents_of_a_run_are_read_as_json_alone(stranger: Path) -> None:

@@ -33,11 +33,12 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.failures import PATIENCE
 from ips2_dask.kernels import eigen, levels
 from ips2_dask.kernels.fusion import solved_pairs
+from ips2_dask.kernels.parallel import grid_rows, whole_blocks
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices, choose
 from ips2_dask.stages import checkpoints, sample_space
 from ips2_dask.stages.chunk_levels import ChunkedGraph
-from ips2_dask.stages.walk import ChunkedWalk
+from ips2_dask.stages.walk import Walk
 from ips2_dask.store.context import Context
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
@@ -66,7 +67,7 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
     ----------
     workers : int
     chunks : int, optional
-        Of the samples; None takes the plan's number.
+        Of the samples, at most: chunks are whole blocks of the grid. None takes the plan's number.
     near : int
         Chunks of which each chunk needs rows: the neighbouring ones by number.
     samples, clusters : int
@@ -92,7 +93,9 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
     """A run as far as solves look at it, with a chunk a partition, and its sizes."""
     params = Params(n_clusters=clusters)
     planned = choose(samples, FEATURES, params, "chunked")
-    n = chunks or math.ceil(samples / planned.chunk_samples)
+    grid = grid_rows(samples)
+    rows = grid * math.ceil(samples / chunks / grid) if chunks else whole_blocks(samples, planned.chunk_samples)
+    n = math.ceil(samples / rows)
     if n < 2 or near >= n:
         allowed = "a number below that of chunks, of which there are two or more"
         otherwise = "a chunk would need rows of chunks that are not there"
@@ -100,11 +103,10 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
     if samples <= levels.COARSEST:
         allowed, otherwise = f"more than {levels.COARSEST}", "their graph would have no levels"
         raise BadInput("--samples", str(samples), allowed, otherwise, "give more --samples")
-    rows = samples // n
     context = Context(
         store=ZarrStore(str(folder / "run")),
         params=params,
-        bounds=tuple(rows * g for g in range(n + 1)),
+        bounds=(*range(0, samples, rows), samples),
         n_features=FEATURES,
         choices=Choices("shards", n, "matrix-free", "chunked", chunk_samples=rows),
         folders={stage: f"{stage}-{0:016x}" for stage in STAGES},
@@ -117,7 +119,7 @@ class _Enough(Exception):
     """A solve has made its filters."""
 
 
-class _Walk(ChunkedWalk):
+class _Walk(Walk):
     """The walks of a run whose rows of U are stored."""
 
     def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
@@ -174,7 +176,7 @@ class _Run:
         made: list[int] = []
         walked = walk._walked
 
-        def counted(F: list[object], products: int, leaves: str = "") -> list[object]:
+        def counted(F: list[object], products: int, leaves: list[object] | None = None) -> list[object]:
             made.append(products)
             return walked(F, products, leaves)
 

@@ -175,7 +175,7 @@ BENCHMARKS = {
         "cluster.measure",
         f"""
 --workers N=200  simulated workers
---chunks N  of the samples (default: the plan's for so many samples)
+--chunks N  of the samples, at most (default: the plan's for so many samples)
 --near N=20  chunks of which each chunk needs rows
 --samples N=100000000  of the simulated run
 --clusters N={CLUSTERS}  of the simulated run

@@ -63,11 +63,12 @@ class Solve(NamedTuple):
         if function in ("owners", "coarse_sources"):
             return sorted({h // SHRINKS for h in (g, *self.near_to(g, depth))})
         if function == "_gram":  # of a block with itself, or with its product
-            x, y = arguments
-            return np.diag(np.ones(self.columns) if x == y else np.linspace(0.99, 0.5, self.columns)) / self.chunks
-        numbers = {"count_seeds": -(-self.rows // SHRINKS), "last_value": 0.5, "reached": self.rows}
-        first, squares = np.zeros(1, np.int64), {"_residual_squares": np.ones(self.columns) / self.chunks}
-        of_one = {"volumes_of": (first, np.ones(1)), "_coefficients": (first, np.zeros((1, self.columns)))}
+            x, y, _ = arguments
+            values = np.ones(self.columns) if x == y else np.linspace(0.99, 0.5, self.columns)
+            return np.diag(values)[None] / self.chunks
+        numbers = {"count_seeds": self.rows // SHRINKS, "last_value": 0.5, "reached": self.rows}
+        first, squares = np.zeros(1, np.int64), {"_residual_squares": np.ones((1, self.columns)) / self.chunks}
+        of_one = {"volumes_of": [(first, np.ones(1))], "_coefficients": [(first, np.zeros((1, self.columns)))]}
         return {**numbers, **squares, **of_one}.get(function, {} if function.lstrip("_").startswith("store_") else None)
 
     def nbytes(self, function: str) -> int:

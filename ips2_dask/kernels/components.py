@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
-from ips2_dask.typing import Float32, Float64, Int32, Int64
+from ips2_dask.typing import Float64, Int32, Int64
 
 MIN_SHARE = 0.1
 """Share of an even cluster's rows (all rows / c) below which a component is an island. Not chosen by labels."""
@@ -89,22 +88,6 @@ def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
     return low + root
 
 
-def neighborhood_components(N: Int32) -> tuple[Int32, int]:
-    """Connected components of the graph that joins each p with N(p): labels (m,) by smallest member, and their number.
-
-    SciPy's `connected_components` gives the same labels, but takes six to ten times as long and 20 times as much
-    memory. They are the components of the pair graph too: all pairs of one neighbourhood are joined through
-    (i, i)-(j, j), whose entry is 1 whatever sigma is.
-    """
-    root, samples = np.arange(len(N)), np.arange(len(N))
-    for others in N[:, 1:].T:
-        _join_all(root, samples, others, 0)
-    _flatten(root)
-    is_first = root == samples
-    label = (np.cumsum(is_first, dtype=np.int32) - np.int32(1))[root]
-    return label, int(np.count_nonzero(is_first))
-
-
 class Division(NamedTuple):
     """Which components are large, for numbers of components by their smallest member."""
 
@@ -159,37 +142,3 @@ def divide_sizes(
     rank = np.empty(count, np.int32)
     rank[np.argsort(~large, kind="stable")] = np.arange(count)
     return Division(rank, int(large.sum()), count)
-
-
-def central_rows(X: Float32, starts: Int64) -> Int64:
-    """Of each run of rows the one that is nearest to their mean (ties: the first): (runs,) places in X.
-
-    ``X`` (n, f): rows of one component after those of another; ``starts`` (runs,): where each one's rows begin.
-    """
-    counts = np.diff(starts, append=len(X))
-    means = np.add.reduceat(X.astype(np.float64), starts, axis=0) / counts[:, None]
-    return _first_smallest(np.square(X - np.repeat(means, counts, axis=0)).sum(axis=1), starts)
-
-
-def central_of_distances(D: Float32, starts: Int64) -> Int64:
-    """Of each run of samples the one with the smallest sum of distances to the others of its run: (runs,) places.
-
-    ``D`` (n, n): distances among the samples; ``starts`` (runs,): where each run begins.
-    """
-    run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(D)))
-    sums = np.where(run[:, None] == run, D, 0).sum(axis=1, dtype=np.float64)
-    return _first_smallest(sums, starts)
-
-
-def _first_smallest(values: Float64, starts: Int64) -> Int64:
-    run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
-    order = np.lexsort((values, run))
-    return np.asarray(order[starts], np.int64)
-
-
-def joined(U: sp.csr_array, i: NDArray[np.integer], j: NDArray[np.integer]) -> sp.csr_array:
-    """U with further edges {i, j} that weigh as much as its median edge, which is 1 where it has none."""
-    weight = float(np.median(U.data)) if U.nnz else 1.0
-    edges = sp.coo_array((np.full(len(i), weight, U.dtype), (i, j)), shape=U.shape).tocsr()
-    edges.data[:] = weight  # an edge that was given twice
-    return sp.csr_array(U.maximum(edges).maximum(edges.T))

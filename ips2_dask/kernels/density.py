@@ -72,21 +72,6 @@ def tree_sizes(m: int) -> tuple[int, int]:
     return min(max(TREE_SAMPLES[0], m // 10), TREE_SAMPLES[1]), DIFFUSE_SAMPLES
 
 
-def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> Int64:
-    """The rows that a tree is built on, in the order of the user's numbers.
-
-    ``points`` (m, columns): in the run's numbering; ``order`` (m,): the user's number of each row, where that is
-    another one.
-    """
-    rank = None if order is None else np.argsort(order)
-    for most in tree_sizes(len(points)):
-        rows = drawn(len(points), most, seed)
-        rows = rows if rank is None else rank[rows]
-        if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MAX_DIMENSION:
-            break
-    return np.asarray(rows, np.int64)
-
-
 def dimension(points: Float32, seed: int) -> float:
     """The local dimension of a cloud of points by the distances of near ones (Levina, Bickel 2004; MacKay's mean)."""
     rows = drawn(len(points), ASKED, seed)

@@ -10,6 +10,7 @@ stops at checkpoints from which it goes on to the same bits.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import math
@@ -106,6 +107,12 @@ class Known:
         self.label, self.count = label, count
         scale = np.divide(1.0, np.sqrt(self.volume), out=np.zeros(count), where=self.volume > 0)
         self.vector = root * scale[label]  # (n,)
+
+    def of_rows(self, a: int, b: int) -> Known:
+        """The same vectors on rows a .. b - 1 alone."""
+        part = copy.copy(self)
+        part.label, part.vector = self.label[a:b], self.vector[a:b]
+        return part
 
     def coefficients(self, y: Float) -> tuple[Integer, Float64]:
         """Components of these rows, and the products of their vectors with y, summed in float64 by fixed chunks."""

@@ -10,12 +10,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ips2_dask.kernels import levels
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     ArraySpace,
@@ -66,15 +64,13 @@ def spectrum(
     start: Float | None = None,
     columns: int | None = None,
     settled: float | None = None,
-    order: NDArray[np.integer] | None = None,
 ) -> Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
     after the c-th have the residuals of guard columns, some ten times those of the others. ``start``, (m, columns),
     holds vectors that may be near the other ones; without it the start is random. ``settled`` is that of
-    `eigen.leading_eigenpairs`; with it the start of a large sparse U comes from coarser graphs (`levels`), which go by
-    ``order``, (m,), the user's number of each sample.
+    `eigen.leading_eigenpairs`.
     """
     m = U.shape[0]
     columns = n_clusters if columns is None else columns
@@ -88,27 +84,13 @@ def spectrum(
         )
     component_vectors = Known(root, np.asarray(label, np.int32), int(count))
     more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
-    solution = None
-    if settled is not None and sp.issparse(U) and m > levels.COARSEST and more > 0:
-        solution = _by_levels(
-            levels.Graph(U, degrees, component_vectors.label, int(count), seed, order), more, wanted, tol, settled, seed
-        )
-    if solution is None:
-        operator = MatrixOperator(normalized(U, degrees))
-        solution = solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
+    operator = MatrixOperator(normalized(U, degrees))
+    solution = solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
     return Spectrum(
         np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
     )
-
-
-def _by_levels(graph: levels.Graph, most: int, wanted: int, tol: float, settled: float, seed: int) -> Solution | None:
-    """`solve` from coarser graphs; None where there are none."""
-    found = levels.start(graph, block_width(most), max(wanted, 1), seed)
-    if found is None:
-        return None
-    return _cut(levels.leading(graph.space, found, wanted, tol=tol, settled=settled, seed=seed), most, wanted)
 
 
 def _cut(solution: Solution, most: int, wanted: int) -> Solution:

@@ -322,12 +322,10 @@ class Graph:
         The component of each row.
     count : int
         Number of components.
-    samples : (n,) int, optional
-        The sample that each node stands for; by default its own number.
+    samples : (n,) int
+        The sample that each node stands for.
     depth : int
         Levels below the finest.
-    panels : int
-        In how many panels of columns blocks are filtered; see `eigen.ArraySpace`.
     """
 
     def __init__(
@@ -337,15 +335,14 @@ class Graph:
         label: Int32,
         count: int,
         seed: int,
-        samples: NDArray[np.integer] | None = None,
+        samples: NDArray[np.integer],
         depth: int = 0,
-        panels: int = 1,
     ) -> None:
         self._matrix, self._degrees, self._label, self._count, self._seed = matrix, degrees, label, count, seed
-        self._samples = np.arange(len(degrees)) if samples is None else samples
+        self._samples = samples
         self._depth, self._aggregate = depth, np.empty(0, np.int64)
         operator = MatrixOperator(normalized(matrix, degrees))
-        self.space = ArraySpace(operator, Known(np.sqrt(degrees), label, count), panels=panels)
+        self.space = ArraySpace(operator, Known(np.sqrt(degrees), label, count))
 
     def coarser(self) -> Graph | None:
         """As of `Level`."""

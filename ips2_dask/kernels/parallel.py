@@ -74,6 +74,27 @@ def chunk_bounds(n: int, size: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, n)) for start in range(0, n, size)]
 
 
+GRID = (1 << 6, 1 << 18)
+RUN = 1 << 14
+"""Least and most rows of a block of the grid, and rows that one thread sums at a time."""
+
+
+def grid_rows(n: int) -> int:
+    """Rows of each block that sums over n rows are made by: a power of two, about a sixteenth of them."""
+    return min(max(1 << max(0, n // 16).bit_length() - 1, GRID[0]), GRID[1]) if n >= 16 else GRID[0]
+
+
+def whole_blocks(n: int, rows: int) -> int:
+    """The number of rows nearest to ``rows`` that whole blocks of the grid of n rows have, at least those of one."""
+    grid = grid_rows(n)
+    return grid * max(1, round(rows / grid))
+
+
+def runs_of(grid: int) -> int:
+    """Rows that one thread works on at a time, of blocks of the grid of so many rows."""
+    return min(grid, RUN)
+
+
 def map_chunks(function: Callable[[int, int], T], n: int, size: int) -> list[T]:
     """``function(start, stop)`` for each chunk of ``range(n)``, results in chunk order.
 

@@ -46,7 +46,7 @@ RESTARTS = 10
 """Starts of k-means, at least."""
 
 FEW_SAMPLES = 500
-"""Below so many samples the starts of k-means take less time than dealing them to tasks."""
+"""Samples from which k-means has more starts."""
 
 SAMPLE_STARTS_ABOVE = 50_000
 """Above so many samples k-means starts on some of them, and goes on from the best start with all."""
@@ -63,11 +63,6 @@ def kmeans_restarts(m: int) -> int:
     On the embedding of digits one start in twelve finds the best partition (measured): ten find it every other time.
     """
     return RESTARTS if m < FEW_SAMPLES else min(50, max(RESTARTS, 100_000 // m))
-
-
-def restart_tasks(m: int) -> int:
-    """Tasks that the starts are dealt to: one where dealing takes longer, or where they share a sample."""
-    return 5 if FEW_SAMPLES <= m <= SAMPLE_STARTS_ABOVE else 1
 
 
 def commute_weights(values: Float64, components: int, n_clusters: int) -> Float64:

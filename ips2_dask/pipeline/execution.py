@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
-from ips2_dask.executors.base import Executor
+from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.pipeline import manifest as documents
@@ -25,11 +25,15 @@ from ips2_dask.readers import features_of
 from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
-from ips2_dask.store.base import Parts, Store
+from ips2_dask.store.base import MemoryStore, Parts, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
+from ips2_dask.store.staged import StagedStore
+
+STAGED = ("assemble", "label")
+"""Stages of a run in core whose parts stay in memory until they end, where this process computes them."""
 
 MIN_BYTES_TO_TIDY = 1 << 30
 """Projected bytes of a process from which on a run in core frees its processes' memory after each stage: below,
@@ -258,13 +262,23 @@ class _Execution:
         """Run a stage's function, or another in its place; damage in what it reads is repaired first."""
         while True:
             try:
-                return dict(
-                    (function or MODULES[name].run)(self._context(name), self._executor, Reporter(self._progress, name))
-                )
+                context = self._context(name)
+                staged = StagedStore(self._store) if self._is_staged(name) else None
+                context.store = staged or self._store
+                work, report = function or MODULES[name].run, Reporter(self._progress, name)
+                facts = dict(work(context, self._executor, report))
+                if staged is not None:
+                    staged.flush()
+                return facts
             except Damaged as damage:
                 self._repair(name, damage)
             except FatalTask as error:
                 raise _killed(name, error) from error
+
+    def _is_staged(self, name: str) -> bool:
+        """Whether this process computes all of a stage, in a few seconds, and few of its parts stay."""
+        here = isinstance(self._executor, SerialExecutor) and not isinstance(self._store, MemoryStore)
+        return here and name in STAGED and self._prepared.plan.choices.vectors == "in-core"
 
     def _context(self, name: str) -> Context:
         """The context of a stage's tasks, with the folders and facts of the stages before it."""

@@ -108,9 +108,6 @@ class Choices:
         Largest number of clusters that the one solve serves; 0 where it serves the run's own number alone.
     exact_after : bool
         Whether every pair is compared where the measured recall of an approximate graph is too low.
-    rows_by_partition : bool
-        Whether what is known of the rows of the input is stored by partition: where vectors would be chunked if no two
-        rows were equal.
     exact : bool
         Whether the pairs' eigenvectors are solved for, in one process, and not Ritz vectors in the span that the sample
         graph gives.
@@ -124,7 +121,6 @@ class Choices:
     assembled: bool = False
     shared: int = 0
     exact_after: bool = False
-    rows_by_partition: bool = False
     exact: bool = True
 
     def n_solved(self, params: Params) -> int:
@@ -150,17 +146,16 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     if vectors == "auto":
         block = 4 * block_width(params.n_solved) * _pairs_about(m, params.n_neighbors)
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
-    operator = _operator(m, params, vectors)
+    operator = _operator(m, params)
     return Choices(
         graph=graph,
         n_shards=n_shards,
         operator=operator,
         vectors=vectors,
         chunk_samples=_chunk_samples(m, rows),
-        assembled=vectors == "in-core" and operator == "matrix-free" and _is_assembled(m, f, params),
-        shared=_shared(m, params, vectors),
+        assembled=operator == "matrix-free" and _is_assembled(m, f, params),
+        shared=_shared(m, params),
         exact_after=graph != "exact" and _exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
-        rows_by_partition=vectors == "chunked",
         exact=params.tol is not None or _pairs_about(m, params.n_neighbors) <= EXACT_PAIRS,
     )
 
@@ -183,13 +178,13 @@ def _graph(m: int, f: int, params: Params) -> tuple[str, int]:
     return graph, n_shards if shards else min(n_shards, _between(math.ceil(2 * m / LARGE_SHARD), MAX_SHARDS))
 
 
-def _operator(m: int, params: Params, vectors: str) -> str:
-    """The operator that products are made with; in chunks the one of the least memory for each worker."""
+def _operator(m: int, params: Params) -> str:
+    """The operator that products are made with."""
     if params.operator != "auto":
         return params.operator
     q = params.n_neighbors * (params.n_neighbors + 1) // 2
     small = m * q * (q + 1) // 2 <= TRIPLETS_BELOW
-    return "triplets" if small and vectors != "chunked" else "matrix-free"
+    return "triplets" if small else "matrix-free"
 
 
 def _is_assembled(m: int, f: int, params: Params) -> bool:
@@ -207,7 +202,7 @@ def _chunk_samples(m: int, rows: int | None) -> int:
     return max(_between(m // CHUNKS, CHUNK_SAMPLES), math.ceil(m / MAX_CHUNKS))
 
 
-def _shared(m: int, params: Params, vectors: str) -> int:
+def _shared(m: int, params: Params) -> int:
     """The largest number of clusters that one solve serves; see `Choices.shared`.
 
     Where the run chooses the number, the solve that it chooses by serves the chosen one as well. Of less than
@@ -219,7 +214,7 @@ def _shared(m: int, params: Params, vectors: str) -> int:
     if params.tensor != "indecomposable" or m < low:
         return 0
     most = max(params.n_clusters, widest(params, m).n_clusters)
-    if vectors == "in-core" and m <= high:
+    if m <= high:
         return _filled(max(most, SHARED_CLUSTERS))
     return 0 if params.max_clusters is None else most
 

@@ -60,7 +60,6 @@ PARTS = {"ingest": 3, "neighbors": 9, "tensor": 13, "assemble": 16, "eigen": 19,
 DIGEST_BYTES = 96  # of a row while digests of a range are joined, sorted and compared
 NUMBERED_ROW_BYTES = 96  # of a row of a partition, besides X, while its digests are sorted
 EQUAL_ROW_BYTES = 48  # on disk while equal rows are found: digest and number, head, and which rows are samples
-JOINED_ROW_BYTES = 24  # in the driver of a run in core, which joins the numbers of samples and rows
 ROW_ENTRY_BYTES = 16  # with a sample on its way to a shard where rows are merged: first row, and number of rows
 BY_SAMPLE_BYTES = 20  # of a row of a bucket whose rows are sorted by sample
 KMEANS_BYTES = 9  # a value of the sample for the cells while k-means runs on it
@@ -210,10 +209,9 @@ def _graph_of(sizes: Sizes, rows: float) -> int:
 
 
 def _ingest(sizes: Sizes, resident: int) -> Footprint:
-    """Partition by partition; a run in core joins the numbers of equal rows in the driver."""
+    """Partition by partition."""
     partition, rows = 24 * sizes.partition_rows * sizes.f, sizes.partition_rows
     merged = sizes.m if sizes.params.merges_rows else 0
-    joined = 0 if sizes.choices.rows_by_partition else JOINED_ROW_BYTES * merged
     return Footprint(
         (
             _worker("partition", rows_of_a_partition=partition),
@@ -225,7 +223,6 @@ def _ingest(sizes: Sizes, resident: int) -> Footprint:
                 rows_of_a_partition=8 * rows * sizes.f,
             ),
             _driver("partition", rows_of_a_partition=partition, input_held_whole=resident),
-            _driver("equal rows", numbers_of_all_rows=joined),
         ),
         disk_bytes=sizes.samples_bytes,
         transient_bytes=EQUAL_ROW_BYTES * merged,
@@ -576,7 +573,7 @@ def _label(sizes: Sizes) -> Footprint:
     return Footprint(
         (
             _worker(
-                "k-means", graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES), embedding=24 * m * columns
+                "k-means", graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES), embedding=32 * m * columns
             ),
             _driver("solve", **driver, fused_similarity=fused + fused // 3, blocks=blocks),
             _driver("roundings", **driver, fused_similarity=fused, embeddings=56 * m * columns, labels=120 * m),

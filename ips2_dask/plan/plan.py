@@ -117,9 +117,7 @@ class Plan:
         f = m if params.metric == "precomputed" else self.f
         distinct = make_plan(m, f, params, **dataclasses.asdict(self.request))
         stages = (self.stages[0], *distinct.stages[1:])
-        # the ingest is done by then
-        choices = dataclasses.replace(distinct.choices, rows_by_partition=self.choices.rows_by_partition)
-        plan = dataclasses.replace(self, choices=choices, stages=stages)
+        plan = dataclasses.replace(self, choices=distinct.choices, stages=stages)
         return plan.of_given_graph() if self.choices.graph == "given" else plan
 
     def of_given_graph(self) -> Plan:

@@ -8,6 +8,7 @@ import math
 from functools import cached_property
 
 from ips2_dask.kernels.eigen import block_width, blocks_held
+from ips2_dask.kernels.parallel import whole_blocks
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan.choices import Choices, joined_rows
 
@@ -83,12 +84,12 @@ class Sizes:
         """Chunks of block vectors: one, where these are in core."""
         if not self.is_chunked:
             return 1
-        return math.ceil(self.m / max(self.choices.chunk_samples, self.partition_rows))
+        return math.ceil(self.m / self.chunk_rows)
 
     @property
     def chunk_rows(self) -> int:
-        """Most samples of a chunk of block vectors: partitions are added to it until it has ``chunk_samples``."""
-        return min(self.m, self.choices.chunk_samples + self.partition_rows)
+        """Most samples of a chunk of block vectors."""
+        return min(self.m, whole_blocks(self.m, self.choices.chunk_samples))
 
     @property
     def worker_share(self) -> float:

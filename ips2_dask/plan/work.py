@@ -17,7 +17,7 @@ from ips2_dask.kernels.levels import PRODUCTS as LEVEL_PRODUCTS
 from ips2_dask.kernels.levels import ROUNDS
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS
-from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK, restart_tasks
+from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
 from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
 from ips2_dask.plan.memory import (
     COARSE_SHARE,
@@ -93,7 +93,7 @@ def n_products(sizes: Sizes) -> int:
 
 def stage_tasks(sizes: Sizes) -> dict[str, Tasks]:
     """Tasks of each stage; those of a sharded graph have at most a partition a shard more than before."""
-    made, roundings = sizes.n_made, 2 + 2 * restart_tasks(sizes.m)
+    made, roundings = sizes.n_made, 4
     passes = {
         "ingest": _ingest(sizes),
         "neighbors": _neighbors(sizes),

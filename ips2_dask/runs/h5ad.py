@@ -189,13 +189,9 @@ def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
     columns = label_results.n_columns(context)
     if columns is None:
         return
-    if label_results.is_embedded_by_partition(context):
-        blocks = _row_blocks(
-            run, folder / "embedding", lambda b: label_results.of_partition(context, "embedding", b), np.nan
-        )
-    else:
-        embedding = np.asarray(run.embedding)
-        blocks = ((low, embedding[low : low + RANGE_ROWS]) for low in range(0, run.n_rows, RANGE_ROWS))
+    blocks = _row_blocks(
+        run, folder / "embedding", lambda b: label_results.of_partition(context, "embedding", b), np.nan
+    )
     name = f"X_{KEY}"
     for low, rows in blocks:
         if name not in obsm:

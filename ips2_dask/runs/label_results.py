@@ -1,9 +1,8 @@
-"""Results of stage label in either layout: whole arrays, or parts by partition and buckets by rows of the input.
+"""Results of stage label: parts by partition, and buckets by rows of the input.
 
-A run whose vectors are in core stores its labels as one array by rows of the input, and its embedding as one array of
-all samples. A run whose vectors are in chunks stores both by partition (``labels-p......``, ``embedding-p......``), and
-labels a second time in the order of the input, in buckets of equally many rows (``rows-......``). Shares are stored by
-partition in both. Everything here takes samples in the run's numbering and rows in the user's.
+Labels and shares (``labels-p......``) and the embedding (``embedding-p......``) are stored by partition, and labels a
+second time in the order of the input, in buckets of equally many rows (``rows-......``). Everything here takes samples
+in the run's numbering and rows in the user's.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ BLOCK_ROWS = 1 << 18
 """Rows of the input whose labels are in memory at a time, unless another number is asked for."""
 
 PREFIXES = {
-    **dict.fromkeys(("labels", "certainty", "left_out"), "labels-"),
+    **dict.fromkeys(("labels", "certainty", "left_out", "shares"), "labels-"),
     **dict.fromkeys(("embedding", "pairwise_basis", "high_order_basis", "follows"), "embedding-"),
-    "shares": "shares-",
 }
 """The prefix of the parts by partition that each array is stored in."""
 
@@ -47,21 +45,9 @@ def sample_columns(block: LabelBlock) -> Columns:
     return {name: values for name in SAMPLE_COLUMNS if (values := getattr(block, name)) is not None}
 
 
-def is_in_buckets(context: Context) -> bool:
-    """Whether labels are stored by partition and, in the order of the input, in buckets."""
-    return "buckets" in context.facts["label"]
-
-
-def is_embedded_by_partition(context: Context) -> bool:
-    """Whether the embedding and its bases are stored by partition; also where there is no embedding at all: no."""
-    receipt = context.receipt("label", "embedding")
-    return receipt is not None and "embedding" not in receipt["arrays"]
-
-
 def _embedded(context: Context) -> dict[str, Any]:
-    """Descriptions of the arrays that are stored of the embedding: of all samples, or of the first partition."""
-    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
-    receipt = context.receipt("label", part)
+    """Descriptions of the arrays that are stored of the embedding, of the first partition."""
+    receipt = context.receipt("label", "embedding-" + part_name(0))
     return {} if receipt is None else dict(receipt["arrays"])
 
 
@@ -95,8 +81,6 @@ def _row_parts(context: Context) -> list[tuple[str, int, int]]:
     def n_rows(part: str) -> int:
         return int(context.finished("label", part)["arrays"]["labels"]["shape"][0])
 
-    if not is_in_buckets(context):
-        return [("whole", 0, n_rows("whole"))]
     n = int(context.facts["label"]["buckets"])
     each, last = n_rows(bucket_name(0)), n_rows(bucket_name(n - 1))  # all but the last one have equally many
     return [(bucket_name(i), i * each, i * each + (last if i == n - 1 else each)) for i in range(n)]
@@ -123,8 +107,6 @@ def row_blocks(context: Context, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]
 
 def by_row(context: Context, name: str) -> AnyArray:
     """Labels, certainty or what was left out of all rows of the input, as stored: (rows,)."""
-    if not is_in_buckets(context):
-        return np.asarray(context.read("label", "whole", name))
     folder = context.folders["label"]
     return np.concatenate([context.store.read(folder, part, name) for part, _, _ in _row_parts(context)])
 
@@ -135,11 +117,9 @@ def by_row(context: Context, name: str) -> AnyArray:
 def rows_at(context: Context, name: str, samples: Integer) -> AnyArray:
     """Rows of the embedding, a basis or the shares at some samples of any order: (*samples.shape, columns).
 
-    Of a run in buckets also ``labels``, ``certainty`` and ``left_out``: (*samples.shape,). Where the array is stored by
-    partition, the partitions that hold these samples are read, through the cache.
+    Also ``labels``, ``certainty`` and ``left_out``: (*samples.shape,). The partitions that hold these samples are read,
+    through the cache.
     """
-    if PREFIXES[name] == "embedding-" and not is_embedded_by_partition(context):
-        return np.asarray(context.read("label", "embedding", name))[samples]
     used, places = np.unique(samples, return_inverse=True)
     if not len(used):
         first = np.asarray(context.read("label", PREFIXES[name] + part_name(0), name))
@@ -149,19 +129,14 @@ def rows_at(context: Context, name: str, samples: Integer) -> AnyArray:
 
 def labels_at(context: Context, samples: Integer) -> Int32:
     """Labels of some samples of any order: (n,) int32."""
-    if is_in_buckets(context):
-        return rows_at(context, "labels", samples)
-    order, labels = context.order(), np.asarray(context.read("label", "whole", "labels"))
-    return labels[samples if order is None else order[samples]]
+    return rows_at(context, "labels", samples)
 
 
 def of_partition(context: Context, name: str, b: int) -> AnyArray:
-    """An array of the samples of partition b, of a run that stores it by partition: (rows, ...), not kept."""
+    """An array of the samples of partition b: (rows, ...), not kept."""
     return context.store.read(context.folders["label"], PREFIXES[name] + part_name(b), name)
 
 
 def of_all(context: Context, name: str) -> AnyArray:
     """The embedding, a basis or the shares of all samples: (m, columns), for what asks for all of it."""
-    if PREFIXES[name] == "embedding-" and not is_embedded_by_partition(context):
-        return np.asarray(context.read("label", "embedding", name))
     return np.concatenate([of_partition(context, name, b) for b in range(context.n_partitions)])

@@ -14,7 +14,8 @@ from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.runs import label_results
 from ips2_dask.runs.maintenance import check_there
-from ips2_dask.stages import islands
+from ips2_dask.stages import islands, metric_views
+from ips2_dask.stages.chunks import is_chunked
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
@@ -108,7 +109,7 @@ def _read_tree(context: Context, what: str, again: str) -> tuple[Integer, Float6
     It is refused where there is none, or U is in chunks and too large for this process. ``what`` is asked for, and
     ``again`` is the remedy for too many samples.
     """
-    if label_results.is_in_buckets(context) and context.m > MOST_SAMPLES:
+    if is_chunked(context) and context.m > MOST_SAMPLES:
         why = "the fused similarity of all of them would be read into this process"
         raise BadInput(what, f"{context.m:,} samples of a run in chunks", f"at most {MOST_SAMPLES:,}", why, again)
     part = PREFIX + Rounding("density", min(context.params.n_embedded, context.m), 0).part
@@ -134,9 +135,22 @@ def _spread(context: Context, walk: Matrix, drawn: Integer, leaf_of: Int32) -> I
     if label_results.has_followers(context):
         labels = labels[label_results.of_all(context, "follows")]
     if (labels < 0).any():
-        component = connected_components(walk, directed=False)[1]
-        labels = labels[islands.followed(context, component, labels >= 0)]
+        component, reached = connected_components(walk, directed=False)[1], np.flatnonzero(labels >= 0)
+        for one in np.unique(component[labels < 0]):
+            members = np.flatnonzero(component == one)
+            labels[members[labels[members] < 0]] = labels[_nearest(context, members, reached)]
     return np.asarray(context.by_row(labels), np.int32)
+
+
+def _nearest(context: Context, members: Int64, others: Int64) -> int:
+    """The sample of some others that is nearest to the central one of a component's members."""
+    rows = islands.rows_at(context, members)
+    if context.metric.precomputed:
+        central = rows[rows[:, members].sum(axis=1).argmin()]
+        return int(others[central[others].argmin()])
+    central = rows[np.square(rows - rows.mean(axis=0, dtype=np.float64)).sum(axis=1).argmin()]
+    places, _ = metric_views.search(context)(central[None], np.array([-1]), islands.rows_at(context, others), 1)
+    return int(others[places[0, 0]])
 
 
 def cut_clusters(context: Context, n_clusters: int) -> Int32:

@@ -120,7 +120,7 @@ def _check_predictable(context: Context) -> None:
         raise BadInput(
             "affinity", found, "heat-knn or gaussian", why, "run it with affinity='heat-knn', and leave similarity out"
         )
-    if context.receipt("label", "means" if context.params.clusters_rows else "shares-" + part_name(0)) is None:
+    if context.receipt("label", "means" if context.params.clusters_rows else "embedding-" + part_name(0)) is None:
         check_there(context.store)
 
 
@@ -261,9 +261,7 @@ def _extend_rows(context: Context, X: Float32) -> _Extended:
     copied = np.flatnonzero(copies >= 0)
 
     has_shares = not context.params.clusters_rows  # else labels are those of the nearest mean row of U
-    sequence = np.arange(len(X))
-    if label_results.is_embedded_by_partition(context):  # then the neighbours of a chunk are in few partitions
-        sequence = np.argsort(context.owner(indices[:, 0]), kind="stable")
+    sequence = np.argsort(context.owner(indices[:, 0]), kind="stable")  # the neighbours of a chunk in few partitions
 
     def extend(start: int, stop: int) -> tuple[Float64, Float64 | None]:
         some = sequence[start:stop]

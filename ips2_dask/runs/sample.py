@@ -18,7 +18,7 @@ from ips2_dask.store.context import part_name
 from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 SHOWN = 100_000
-"""Samples that are drawn of a run in chunks that has more."""
+"""Samples that are drawn of a run that has more."""
 
 UNCERTAIN = 20
 """Samples of the lowest certainty that are shown beside them."""
@@ -92,13 +92,13 @@ class RunSample(Run):
 
 
 def shown(run: Run) -> Run:
-    """What is shown of a run: of one in buckets with more than `SHOWN` samples a view of so many, drawn by a seed, and
-    of the `UNCERTAIN` least certain ones; of any other run all rows that were clustered.
+    """What is shown of a run: of one with more than `SHOWN` samples a view of so many, drawn by a seed, and of the
+    `UNCERTAIN` least certain ones; of any other run all rows that were clustered.
     """
     if isinstance(run, RunSample):
         return run
     context = run._context
-    if not label_results.is_in_buckets(context) or context.m <= SHOWN:
+    if context.m <= SHOWN:
         return run.clustered
     drawn = np.random.default_rng([0, 22]).choice(context.m, SHOWN, replace=False)
     uncertain, _ = least(context, UNCERTAIN, lambda b, _: label_results.of_partition(context, "certainty", b))

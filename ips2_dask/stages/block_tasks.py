@@ -2,7 +2,8 @@
 
 A block vector is a list of handles, one of the rows of each chunk. What a product needs of other chunks, its halo, are
 results of tasks, too: the rows that one chunk asks another for. So Dask moves, spills and computes again what it does
-with any result. Partial sums come back and are added in the order of the chunks, which follow the partitions alone.
+with any result. Sums are made by blocks of a grid (`ips2_dask.kernels.parallel.grid_rows`), whose sums come back and
+are added in their order: they have the same bits for any chunks.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Handle
-from ips2_dask.kernels.eigen import CHUNK, Known, Step
+from ips2_dask.kernels.eigen import Known, Step
 from ips2_dask.kernels.llvm import recur_rows
-from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.parallel import chunk_bounds, grid_rows, map_chunks, runs_of
 from ips2_dask.kernels.product import combine
+from ips2_dask.kernels.sparse import product
 from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 
 Block = list[Handle]
@@ -85,7 +87,7 @@ def multiply(
     a, b, c = (np.float32(one) for one in abc)
     earlier = own[:0] if previous is None else previous
     if x.shape[1] % 8 or m.indices.dtype != np.int32:
-        out = np.asarray(m @ x, np.float32)
+        out = np.asarray(product(m, x), np.float32)
         combine(out, np.ones(len(out), np.float32), own, earlier, a, b, c)
         return out
     out = np.empty(own.shape, np.float32)
@@ -97,34 +99,49 @@ def multiply(
     return out
 
 
-def random_rows(first: int, n: int, columns: int, seed: int) -> Float32:
-    """Standard normal rows first .. first + n - 1, which depend on the seed and ``first`` alone."""
-    return np.random.default_rng([seed, first]).standard_normal((n, columns), np.float32)
+def random_rows(first: int, n: int, columns: int, seed: int, grid: int) -> Float32:
+    """Standard normal rows first .. first + n - 1: those of a block of the grid depend on the seed and its place."""
+    block = np.empty((n, columns), np.float32)
+
+    def fill(a: int, b: int) -> None:
+        block[a:b] = np.random.default_rng([seed, first + a]).standard_normal((b - a, columns), np.float32)
+
+    map_chunks(fill, n, runs_of(grid))
+    return block
 
 
-def _gram(x: Float32, y: Float32) -> Float64:
-    """x' y of a chunk, summed in float64 over fixed runs of rows."""
-    parts = map_chunks(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), len(x), CHUNK)
-    return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros((x.shape[1], y.shape[1]))
+def block_sums(function: Callable[[int, int], Float64], n: int, grid: int) -> Float64:
+    """What ``function(start, stop)`` gives for runs of n rows, summed by blocks of the grid: (blocks, ...) float64."""
+    run = runs_of(grid)
+    parts, each = map_chunks(function, n, run), grid // run
+    return np.stack([np.sum(parts[i : i + each], axis=0) for i in range(0, len(parts), each)])
 
 
-def _rotated(y: Float32, C: Float32) -> Float32:
-    return y @ C
+def _gram(x: Float32, y: Float32, grid: int) -> Float64:
+    """x' y of each block of a chunk: (blocks, columns, columns)."""
+    return block_sums(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), len(x), grid)
 
 
-def _coefficients(known: Known, y: Float32) -> tuple[NDArray[np.integer], Float64]:
-    return known.coefficients(y)
+def _rotated(y: Float32, C: Float32, grid: int) -> Float32:
+    out = np.empty((len(y), C.shape[1]), np.float32)
+
+    def run(a: int, b: int) -> None:
+        out[a:b] = y[a:b] @ C
+
+    map_chunks(run, len(y), runs_of(grid))
+    return out
+
+
+def _coefficients(known: Known, y: Float32, grid: int) -> list[tuple[NDArray[np.integer], Float64]]:
+    return [known.of_rows(a, b).coefficients(y[a:b]) for a, b in chunk_bounds(len(y), grid)]
 
 
 def _freed(known: Known, y: Float32, coefficients: Float64) -> Float32:
     return np.asarray(known.subtract(y.copy(), coefficients), np.float32)
 
 
-def _residual_squares(Ly: Float32, y: Float32, values: Float32) -> Float64:
-    parts = map_chunks(
-        lambda a, b: np.square((Ly[a:b] - y[a:b] * values).astype(np.float64)).sum(axis=0), len(y), CHUNK
-    )
-    return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros(y.shape[1])
+def _residual_squares(Ly: Float32, y: Float32, values: Float32, grid: int) -> Float64:
+    return block_sums(lambda a, b: np.square((Ly[a:b] - y[a:b] * values).astype(np.float64)).sum(axis=0), len(y), grid)
 
 
 # ---- the halo, and the space
@@ -221,7 +238,7 @@ class TaskSpace:
     ) -> None:
         self.halo, self._name, self._rows, self._known, self._count = halo, name, rows, known, count
         self._renewed = renewed
-        self._executor = halo.executor
+        self._executor, self._grid = halo.executor, (grid_rows(halo.bounds[-1]),)
 
     def _each(
         self, function: Callable[..., object], *arguments: Sequence[Handle], also: tuple[object, ...] = ()
@@ -248,7 +265,7 @@ class TaskSpace:
         """As of `Space`."""
         bounds = self.halo.bounds
         spans = [(low, high - low) for low, high in itertools.pairwise(bounds)]
-        return self._each(random_rows, *zip(*spans, strict=True), also=(columns, seed))
+        return self._each(random_rows, *zip(*spans, strict=True), also=(columns, seed, *self._grid))
 
     def apply(self, y: Block) -> Block:
         """As of `Space`."""
@@ -287,21 +304,26 @@ class TaskSpace:
 
     def deflate(self, y: Block) -> Block:
         """As of `Space`."""
-        found = self._executor.results(self._each(_coefficients, self._known, y))
-        total = np.zeros((self._count, found[0][1].shape[1]))
-        for components, coefficients in found:
+        found = self._executor.results(self._each(_coefficients, self._known, y, also=self._grid))
+        total = np.zeros((self._count, found[0][0][1].shape[1]))
+        for components, coefficients in itertools.chain.from_iterable(found):
             total[components] += coefficients
         return self._each(_freed, self._known, y, also=(total,))
 
     def gram(self, x: Block, y: Block) -> Float64:
         """As of `Space`."""
-        return np.asarray(np.sum(self._executor.results(self._each(_gram, x, y)), axis=0))
+        return self._summed(self._each(_gram, x, y, also=self._grid))
+
+    def _summed(self, parts: Block) -> Float64:
+        """The sum of the blocks' sums of all chunks, one after the other."""
+        total: Float64 = np.concatenate(self._executor.results(parts)).sum(axis=0)
+        return total
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """As of `Space`."""
-        return self._each(_rotated, y, also=(np.ascontiguousarray(C, np.float32),))
+        return self._each(_rotated, y, also=(np.ascontiguousarray(C, np.float32), *self._grid))
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """As of `Space`."""
-        squares = self._executor.results(self._each(_residual_squares, Ly, y, also=(values.astype(np.float32),)))
-        return np.asarray(np.sqrt(np.sum(squares, axis=0)))
+        squares = self._each(_residual_squares, Ly, y, also=(values.astype(np.float32), *self._grid))
+        return np.sqrt(self._summed(squares))

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels.eigen import State
-from ips2_dask.stages.chunks import chunk_partitions
+from ips2_dask.stages.chunks import n_chunks
 from ips2_dask.store.base import MemoryStore
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float32
 
@@ -191,15 +191,13 @@ class Chunked(_Checkpoints):
         state.y = self._blocks.read(place, self._n_chunks)
 
 
-def start_part(b: int) -> str:
-    """The part of stage ``eigen`` that has partition b's rows of the sample graph's vectors."""
-    return f"start-{part_name(b)}"
+START = "start-"
+"""Prefix of the parts of stage ``eigen`` that have rows of the sample graph's vectors, by piece."""
 
 
 def checkpoint_parts(context: Context) -> list[str]:
     """Names of all parts of checkpoints of a solve in chunks, which only a solve that goes on needs."""
-    chunks = range(len(chunk_partitions(context)))
-    return [*PLACES, *(block_part(place, g) for place in PLACES for g in chunks)]
+    return [*PLACES, *(block_part(place, g) for place in PLACES for g in range(n_chunks(context)))]
 
 
 def delete_checkpoints(context: Context) -> None:

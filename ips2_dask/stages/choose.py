@@ -6,23 +6,20 @@ import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
-from ips2_dask.kernels import labels as label_kernel
-from ips2_dask.kernels.components import MIN_SHARE, divide
+from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.params import Params
-from ips2_dask.stages import chunked_label, embedding, kmeans, label_parts, leiden
+from ips2_dask.stages import embedding, kmeans, label_parts, leiden
 from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import key_digest
-from ips2_dask.typing import AnyArray, Float64
+from ips2_dask.typing import Float64
 
-VERSION = 3
+VERSION = 4
 
 
 FINEST = 1e-5
@@ -58,16 +55,16 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     It is among 2 to the parameters' own number of clusters, or, with Leiden, the number of its communities.
     """
     report(0, 1)
+    context = label_parts.of_stage(context)
     params = context.params
-    by_partition = label_parts.is_by_partition(context)
     if params.assign_labels == "leiden":
-        found = _communities(context, executor, report) if by_partition else leiden.communities(context)
+        found = _communities(context, executor, report)
         report(1, 1)
         return {"n_clusters": max(2, found.clusters), "candidates": [], "warnings": [], **found.facts}
     if context.m < kernel.FEW or density.available():
-        evidence = _by_embedding(context, executor, report, by_partition)
+        evidence = _by_embedding(context, executor, report)
     else:
-        evidence = _gaps_by_partition(context, executor, report) if by_partition else _gaps_in_core(context)
+        evidence = _by_gaps(context, executor, report)
     report(1, 1)
     dimension = _dimension(context)
     return {
@@ -121,45 +118,29 @@ def _dimension(context: Context) -> float | None:
 # ---- by the embedding
 
 
-def _by_embedding(context: Context, executor: Executor, report: Report, by_partition: bool) -> _Evidence:
+def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evidence:
     """By trees of density on an embedding for the largest c; of few samples that show little by modularity on U."""
     inner = _inner(context)
-    if by_partition:
-        facts = chunked_label.embed(inner, executor, report)
-    else:
-        facts = embedding.embed(inner, read_affinity(inner), for_new_samples=False)
+    facts = embedding.embed(inner, executor, report)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
     found = None
     if density.available():
-        found = kernel.by_density(_trees(inner, executor, report, by_partition), _widths(inner))
+        found = kernel.by_density(_trees(inner, executor, report), _widths(inner))
     if context.m < kernel.FEW and not kernel.is_plain(found, _dimension(context)):
         parts = [f"{label_parts.EMBEDDING}{part_name(b)}" for b in range(context.n_partitions)]
-        stored = parts if by_partition else ["embedding"]
-        points = np.concatenate([np.asarray(inner.read("label", part, "embedding")) for part in stored])
+        points = np.concatenate([np.asarray(inner.read("label", part, "embedding")) for part in parts])
         U, seed = read_affinity(inner), context.params.random_state
         choice = kernel.by_modularity(U, points, context.params.n_clusters, seed)
     else:
         choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
-    small = _small(inner, facts["large"], by_partition)
+    small = _small(inner, facts["large"])
     context.store.remove(inner.folders["label"])
     return _Evidence(choice, values, facts["embedding_residual"], facts["large"], small)
 
 
-def _small(context: Context, large: int, by_partition: bool) -> list[int]:
+def _small(context: Context, large: int) -> list[int]:
     """Rows of each component that takes no part, the largest first."""
-    if by_partition:
-        rows = np.asarray(context.store.read(context.folders["label"], label_parts.DIVISION, "sizes"))[large:]
-        return _descending(rows)
-    own = embedding.own_rows(context)
-    if own is None:
-        return []
-    copies = context.copies()
-    component = np.delete(np.asarray(context.read("label", "embedding", "component")), own)
-    return _descending(np.bincount(component, None if copies is None else np.delete(copies, own)))
-
-
-def _descending(rows: AnyArray) -> list[int]:
-    """Numbers of rows above 0, the largest first."""
+    rows = np.asarray(context.store.read(context.folders["label"], label_parts.DIVISION, "sizes"))[large:]
     return np.sort(rows[rows > 0])[::-1].astype(int).tolist()
 
 
@@ -168,14 +149,11 @@ def _widths(context: Context) -> list[int]:
     return kernel.widths(min(context.params.n_embedded, context.m))
 
 
-def _trees(context: Context, executor: Executor, report: Report, by_partition: bool) -> list[list[density.Level]]:
+def _trees(context: Context, executor: Executor, report: Report) -> list[list[density.Level]]:
     """The cuts of a tree on each of some numbers of leading columns."""
     parts = [Rounding("density", width, 0).part for width in _widths(context)]
-    if by_partition:
-        job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
-        executor.map(job, context, range(context.n_partitions), report)
-    function = kmeans.one_rounding if by_partition else embedding.one_rounding
-    receipts = executor.map(Job("label", function, PREFIX, "roundings"), context, parts, report)
+    executor.map(Job("label", kmeans.drawn_rows, kmeans.DRAWN), context, range(context.n_partitions), report)
+    receipts = executor.map(Job("label", kmeans.one_rounding, PREFIX, "roundings"), context, parts, report)
     trees = []
     for part, receipt in zip(parts, receipts, strict=True):
         edges = np.asarray(context.store.read(context.folders["label"], PREFIX + part, "edges"))
@@ -185,11 +163,11 @@ def _trees(context: Context, executor: Executor, report: Report, by_partition: b
 
 
 def _communities(context: Context, executor: Executor, report: Report) -> leiden.Found:
-    """Leiden's communities in a chunked run: components are divided as for labels, and nothing is solved for."""
+    """Leiden's communities: components are divided as for labels, and nothing is solved for."""
     inner, n = _inner(context), context.params.n_sought
     asked = {"wanted": n, "columns": n, "tol": None, "settled": None}
-    chunked_label.divide(inner, executor, report, MIN_SHARE, n, asked)
-    found = leiden.communities(inner, by_partition=True)
+    embedding.divide(inner, executor, report, MIN_SHARE, n, asked)
+    found = leiden.communities(inner)
     context.store.remove(inner.folders["label"])
     return found
 
@@ -201,36 +179,16 @@ def _limit(params: Params) -> float:
     return FINEST if params.tol is None else min(params.tol, FINEST)
 
 
-def _gaps_in_core(context: Context) -> _Evidence:
-    """Of the whole of U, in this process."""
-    params = context.params
-    U = read_affinity(context)
-    small: list[int] = []
-    components = 1
-    if sp.issparse(U):
-        label = connected_components(U, directed=False)[1]
-        division = divide(label, params.n_clusters, context.copies(), share=kernel.MIN_SHARE)
-        components = division.large
-        if division.islands:
-            small = _descending(np.bincount(division.label, context.copies())[components:])
-            U = sp.csr_array(U[division.inside][:, division.inside])
-    wanted = min(params.n_clusters + 1, U.shape[0])
-    solved = label_kernel.spectrum(U, wanted, _limit(params), params.random_state)
-    residual = float(np.max(solved.solution.residuals, initial=0.0))
-    choice = kernel.by_eigengap(solved.values, params.n_clusters)
-    return _Evidence(choice, solved.values, residual, components, small)
-
-
-def _gaps_by_partition(context: Context, executor: Executor, report: Report) -> _Evidence:
-    """By the solve of a chunked run, in a folder of its own that is removed once the eigenvalues are there."""
+def _by_gaps(context: Context, executor: Executor, report: Report) -> _Evidence:
+    """By a solve in a folder of its own that is removed once the eigenvalues are there."""
     params = context.params
     inner = _inner(context)
     folder = inner.folders["label"]
     wanted = params.n_clusters + 1
     asked = {"wanted": wanted, "columns": wanted, "tol": _limit(params), "settled": None}
-    divided = chunked_label.divide(inner, executor, report, kernel.MIN_SHARE, None, asked)["facts"]
-    small = _small(inner, divided["large"], True)
-    solved = chunked_label.solve(inner, executor, report)
+    divided = embedding.divide(inner, executor, report, kernel.MIN_SHARE, None, asked)["facts"]
+    small = _small(inner, divided["large"])
+    solved = embedding.solve(inner, executor, report)
     context.store.remove(folder)
     values = np.array(solved["values"])
     choice = kernel.by_eigengap(values, params.n_clusters)

@@ -7,6 +7,8 @@ seeds of some consecutive chunks make a chunk of the coarser graph, about as lar
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +19,12 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels import levels as kernel
 from ips2_dask.kernels.eigen import Known, Space
+from ips2_dask.kernels.parallel import chunk_bounds, grid_rows, whole_blocks
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, Rows, TaskSpace, touched
 from ips2_dask.stages.checkpoints import StoredBlocks
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Float32, Float64, Int8, Int32, Int64, UInt64
+from ips2_dask.typing import Float, Float32, Float64, Int8, Int32, Int64, UInt64
 
 Needed = dict[int, Int32]
 """The rows of every other chunk that a chunk touches, counted from that chunk's first."""
@@ -31,6 +34,11 @@ WHOLE = 1 << 19
 
 MOST_LEVELS = 8
 """Levels in chunks, at most: a level has at most `kernel.SHRINKS` of the nodes of the one above it, mostly a sixth."""
+
+
+EXACT_BITS = 51
+"""Bits of the sum of all degrees in whole multiples of the unit that coarse graphs are rounded to: sums of them are
+exact in float64."""
 
 
 class Nodes(NamedTuple):
@@ -59,10 +67,14 @@ def normalized_rows(rows: Rows, degrees: Float64) -> Rows:
     return rows._replace(matrix=sp.csr_array((data, m.indices, m.indptr), shape=m.shape))
 
 
-def volumes_of(nodes: Nodes) -> tuple[Int64, Float64]:
-    """Components of the nodes, and the share of each one's volume."""
-    components, place = np.unique(nodes.label, return_inverse=True)
-    return components.astype(np.int64), np.bincount(place, nodes.degrees, len(components)).astype(np.float64)
+def volumes_of(nodes: Nodes, grid: int) -> list[tuple[Int64, Float64]]:
+    """Of each block of the grid its components, and the share of each one's volume."""
+    volumes = []
+    for a, b in chunk_bounds(len(nodes.label), grid):
+        components, place = np.unique(nodes.label[a:b], return_inverse=True)
+        sums = np.bincount(place, nodes.degrees[a:b], len(components)).astype(np.float64)
+        volumes.append((components.astype(np.int64), sums))
+    return volumes
 
 
 def _known_of(nodes: Nodes, count: int, volumes: Float64) -> Known:
@@ -121,14 +133,18 @@ class Shares(NamedTuple):
 
 
 def merge(
-    rows: Rows, nodes: Nodes, bounds: list[int], own: Int64, around: Around, needed: Needed, *others: Int64
+    rows: Rows, nodes: Nodes, bounds: list[int], unit: float, own: Int64, around: Around, needed: Needed, *others: Int64
 ) -> Shares:
-    """The share of coarse rows from the seeds' numbers of all touched nodes."""
-    of_touched = touched(own, around, needed, others)
+    """The share of coarse rows from the seeds' numbers of all touched nodes.
+
+    Values are rounded to multiples of ``unit``, so that their sums are exact and chunks don't show.
+    """
+    of_touched, m = touched(own, around, needed, others), rows.matrix
     present, local = np.unique(own, return_inverse=True)
     columns, column = np.unique(of_touched, return_inverse=True)
-    merged = kernel.merged_rows(rows.matrix, local, column, (len(present), len(columns)))
-    degrees = np.bincount(local, nodes.degrees, len(present)).astype(np.float64)
+    whole = sp.csr_array((_rounded(m.data, unit), m.indices, m.indptr), shape=m.shape)
+    merged = kernel.merged_rows(whole, local, column, (len(present), len(columns)))
+    degrees = np.bincount(local, _rounded(nodes.degrees, unit), len(present)).astype(np.float64)
     cuts = np.searchsorted(present, bounds)
     shares = Shares({}, {})
     for h in np.flatnonzero(np.diff(cuts)).tolist():
@@ -138,6 +154,11 @@ def merge(
         shares.rows[h] = row, columns[merged.indices[begin:end]], np.asarray(merged.data[begin:end], np.float64)
         shares.degrees[h] = present[low:high] - bounds[h], degrees[low:high]
     return shares
+
+
+def _rounded(values: Float, unit: float) -> Float64:
+    """Multiples of a unit, a power of two."""
+    return np.rint(values * np.float64(1.0 / unit)) * unit
 
 
 def owners(shares: Shares) -> list[int]:
@@ -158,21 +179,10 @@ class CoarseChunk(NamedTuple):
     needed: dict[int, Int32]
 
 
-def _groups_of(counts: Sequence[int], rows: int) -> list[tuple[int, int]]:
-    """First chunk of each group of consecutive ones that have about so many seeds together, and one past its last."""
-    groups, first, total = [], 0, 0
-    for g, count in enumerate(counts):
-        total += count
-        if total >= rows or g == len(counts) - 1:
-            groups.append((first, g + 1))
-            first, total = g + 1, 0
-    return groups
-
-
-def _seeds_of(state: Int8, nodes: Nodes) -> Nodes:
-    """The nodes that are seeds."""
-    is_seed = state != kernel.COVERED
-    return Nodes(nodes.degrees[is_seed], nodes.label[is_seed], nodes.samples[is_seed])
+def _seeds_of(state: Int8, nodes: Nodes, first: int, last: int) -> Nodes:
+    """The nodes that are a chunk's first .. last - 1 th seeds."""
+    seeds = np.flatnonzero(state != kernel.COVERED)[max(first, 0) : last]
+    return Nodes(nodes.degrees[seeds], nodes.label[seeds], nodes.samples[seeds])
 
 
 def coarse_chunk(h: int, bounds: list[int], seeds: Sequence[Nodes], *shares: Shares) -> CoarseChunk:
@@ -355,8 +365,9 @@ class ChunkedGraph:
         return made
 
     def _sum_volumes(self) -> Float64:
-        volumes = np.zeros(self._count)
-        for components, some in self._executor.results(self._each("volumes", volumes_of, self._nodes)):
+        volumes, grid = np.zeros(self._count), grid_rows(self._halo.bounds[-1])
+        parts = self._executor.results(self._each("volumes", volumes_of, self._nodes, also=(grid,)))
+        for components, some in itertools.chain.from_iterable(parts):
             volumes[components] += some
         return volumes
 
@@ -400,19 +411,27 @@ class ChunkedGraph:
         ends = np.concatenate([[0], np.cumsum(counts)]).tolist()
         if ends[-1] > kernel.SHRINKS * n:
             return None
-        groups = _groups_of(counts, int(np.diff(self._halo.bounds).max()))
-        bounds = [*(ends[first] for first, _ in groups), ends[-1]]
+        submit, coarse = self._executor.submit, f"{self._base}-{self._depth + 1}"
+        each = whole_blocks(ends[-1], int(np.diff(self._halo.bounds).max()))
+        bounds = [*range(0, ends[-1], each), ends[-1]]
         number = self._each("numbers", numbers, state, ends[:-1])
         self._aggregate = self._with_halo("join", join, [rows, self._degrees, of_touched], number)
-        several = [bounds] * len(counts)
-        shares = self._with_halo("merge", merge, [rows, nodes, several], self._aggregate)
-        seeds = self._each("seeds", _seeds_of, state, nodes)
-        chunks = self._coarse_chunks(bounds, [seeds[first:last] for first, last in groups], shares)
+        unit = 2.0 ** (math.frexp(float(self._volumes.sum()))[1] - EXACT_BITS)
+        several = [[one] * len(counts) for one in (bounds, unit)]
+        shares = self._with_halo("merge", merge, [rows, nodes, *several], self._aggregate)
+        seeds = [
+            [
+                submit(f"{self._name}-seeds-{g}", _seeds_of, state[g], nodes[g], low - first, high - first)
+                for g, (first, last) in enumerate(itertools.pairwise(ends))
+                if first < high and last > low
+            ]
+            for low, high in itertools.pairwise(bounds)
+        ]
+        chunks = self._coarse_chunks(bounds, seeds, shares)
         self._rows = []  # the normalised rows are all that products need
         depth = self._depth + 1
         if bounds[-1] <= WHOLE:
             return WholeGraph(self._executor, self._base, bounds, chunks, self._count, self._seed, depth)
-        submit, coarse = self._executor.submit, f"{self._base}-{depth}"
         with self._executor.batch():
             rows, nodes, needed = (
                 [submit(f"{coarse}-{name}-{h}", field, chunk, name) for h, chunk in enumerate(chunks)]

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import pair_rows
 from ips2_dask.stages.component_labels import label_components
 from ips2_dask.stages.near import neighborhood_edges
-from ips2_dask.stages.views import n_pairs, neighborhoods
+from ips2_dask.stages.views import n_pairs
 from ips2_dask.store.context import Context
 
-VERSION = 3
+VERSION = 4
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
@@ -29,14 +26,8 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store degrees by partition and components; returns how many there are and warnings."""
-    if context.choices.vectors == "chunked":
-        sizes = label_components(context, executor, report, "assemble", neighborhood_edges)
-        context.store.write(context.folders["assemble"], "whole", {"sizes": sizes}, {})
-    else:
-        N, _ = neighborhoods(context, context.params.n_neighbors)
-        component, _ = neighborhood_components(N)
-        context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
-        sizes = np.bincount(component)
+    sizes = label_components(context, executor, report, "assemble", neighborhood_edges)
+    context.store.write(context.folders["assemble"], "whole", {"sizes": sizes}, {})
     empty = 0
     if context.params.tensor == "indecomposable":
         receipts = executor.map(Job("assemble", pair_rows.degrees), context, range(context.n_partitions), report)

@@ -14,13 +14,13 @@ import scipy.sparse as sp
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels import ritz, warm_start
+from ips2_dask.kernels import ritz
 from ips2_dask.kernels.fusion import leading_products, solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.sparse import Matrix, assemble, distinct, inverse_root, normalized, places
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import checkpoints, pair_rows
+from ips2_dask.stages import checkpoints, chunks, pair_rows
 from ips2_dask.stages.sample_space import store_start
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
@@ -29,19 +29,17 @@ from ips2_dask.stages.views import (
     components_of,
     known_vectors,
     neighborhood_operator,
-    neighborhoods,
-    pair_components,
     read_pairs,
     restricted_tensor,
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import TaskResult, present
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float, Float64
 
-VERSION = 7
+VERSION = 8
 
 
 FLOAT32_TOL = 1e-5
@@ -91,7 +89,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if facts is None and context.params.tensor == "decomposable":
         facts = _decomposable(context)
     elif facts is None and context.choices.exact:
-        facts = _exact(context, report)
+        facts = _exact(context, executor, report)
     elif facts is None:
         facts = _ritz(context, executor, report)
     checkpoints.delete_checkpoints(context)
@@ -108,24 +106,15 @@ def _finished(context: Context) -> dict[str, Any] | None:
     """The facts of a stage all of whose parts are stored: a run that was stopped just before the stage ended."""
     receipt = context.receipt("eigen", "whole")
     folded = context.params.tensor == "decomposable"
-    part = part_name if context.choices.exact else checkpoints.start_part
-    names = [] if folded or receipt is None else [part(b) for b in range(context.n_partitions)]
+    names: list[str] = []
+    if receipt is not None and not folded:
+        by_pairs = [part_name(b) for b in range(context.n_partitions)]
+        names = by_pairs if context.choices.exact else chunks.parts(context, checkpoints.START)
     complete = len(context.store.receipts(context.folders["eigen"], names)) == len(names)
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
-def _graph_vectors(context: Context, width: int) -> Float:
-    """The sample graph's leading eigenvectors times D^-1/2: (m, width) float32, random where there are fewer."""
-    N, _ = neighborhoods(context, context.params.n_neighbors)
-    order = context.order()
-    w = warm_start.graph_start(N, pair_components(context), width, context.params.random_state, order)
-    if w.shape[1] < width:
-        rng = np.random.default_rng([context.params.random_state, 5])
-        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
-    return w
-
-
-def _exact(context: Context, report: Report) -> dict[str, Any]:
+def _exact(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with NumPy blocks in this process, by LAPACK where that is small."""
     params = context.params
     pairs = read_pairs(context)
@@ -153,7 +142,9 @@ def _exact(context: Context, report: Report) -> dict[str, Any]:
         solve_checkpoints = checkpoints.InCore(context)
 
         def start() -> Float:
-            w = _graph_vectors(context, width)
+            store_start(context, executor, report, width)
+            w = pair_rows.graph_rows(context, np.arange(context.m))
+            context.store.drop_many(context.folders["eigen"], chunks.parts(context, checkpoints.START))
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
@@ -242,10 +233,7 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     params, count = context.params, component_division(context).large
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    if context.choices.vectors == "chunked":
-        store_start(context, executor, report, width)
-    else:
-        _store_graph_vectors(context, width)
+    store_start(context, executor, report, width)
     ranges = range(len(_ranges(context)))
     executor.map(Job("eigen", _pair_sums, SUMS, "ranges"), context, ranges, report)
     total, parts = ritz.Total(width, count), [SUMS + part_name(r) for r in ranges]
@@ -281,20 +269,6 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     )
     context.store.drop_many(folder, parts)
     return facts
-
-
-def _store_graph_vectors(context: Context, width: int) -> None:
-    """Store w by partition where it is not: the sample graph's leading eigenvectors times D^-1/2."""
-    folder = context.folders["eigen"]
-    names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
-    stored = set(present(context.store, folder, names))
-    if len(stored) == len(names):
-        return
-    w = _graph_vectors(context, width)
-    for b, name in enumerate(names):
-        if name not in stored:
-            low, high = context.span(b)
-            context.store.write(folder, name, {"start": w[low:high]}, {})
 
 
 def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:

@@ -1,4 +1,8 @@
-"""The spectral embedding of the fused similarity in core, the points it makes, and the tasks that round them."""
+"""The spectral embedding of the fused similarity, by partition, and what places new samples in it.
+
+U's components are found by contraction and its eigenvectors are solved for by chunk. The stages label and the choice of
+the number of clusters have one each.
+"""
 
 from __future__ import annotations
 
@@ -7,151 +11,189 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import connected_components
 
-from ips2_dask.kernels import density, eigen, extension, rounding
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import extension, rounding
 from ips2_dask.kernels import labels as kernel
-from ips2_dask.kernels.sparse import Matrix, inverse_root
-from ips2_dask.stages import islands
-from ips2_dask.stages.kmeans import density_part
-from ips2_dask.stages.roundings import Rounding
-from ips2_dask.stages.similarity_views import read_similarity, row_weights, weighed
+from ips2_dask.kernels.components import MIN_SHARE
+from ips2_dask.kernels.sparse import Matrix, distinct, inverse_root, places
+from ips2_dask.stages import chunks, fused_rows, islands, label_parts, sample_space
+from ips2_dask.stages.component_labels import COMPONENTS, label_components
+from ips2_dask.stages.label_parts import DEGREES, DIVISION, EMBEDDING, FOLLOWED, VECTORS
 from ips2_dask.store.base import TaskResult
-from ips2_dask.store.context import Context
-from ips2_dask.typing import AnyArray, Float64, Integer
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray, Float64, Int64
+
+SOLVED, FACTORS = "solved", "factors-"
+"""The part with what is told of the solve, and the prefix of each sample's factor in a normalised S."""
 
 
-def embed(context: Context, affinity: Matrix, for_new_samples: bool = True) -> dict[str, Any]:
-    """Store the embedding of the ``affinity`` unless it is stored; returns its components, residual and warnings.
+def divide(
+    context: Context, executor: Executor, report: Report, share: float, most: int | None, asked: dict[str, Any]
+) -> Receipt:
+    """Store which components of U take part in the solve, and what is ``asked`` of it; returns the part's receipt.
+
+    ``share``, ``most``: as of `kernels.components.divide_sizes`; more large components than ``most`` are joined;
+    ``asked``: ``wanted``, ``columns``, ``tol`` and ``settled``, see `label_parts.DIVISION`.
+    """
+    sizes = label_components(context, executor, report, "label", label_parts.fused_edges)
+    stored = context.receipt("label", DIVISION)
+    if stored is not None:
+        return stored
+    limit = len(sizes) if most is None else most
+    if context.facts["fuse"]["dense"]:  # all of its components take part
+        share, limit = 0.0, len(sizes)
+    division, extra, weights = islands.connected(context, executor, report, sizes, share, limit)
+    rows = np.bincount(division.rank, sizes, division.total).astype(np.int64)
+    n_inside = min(int(rows[: division.large].sum()), context.m)
+    facts = {
+        **asked,
+        "columns": min(asked["columns"], n_inside),
+        "wanted": min(asked["wanted"], n_inside),
+        "u_components": len(sizes),
+        "large": division.large,
+        "total": division.total,
+    }
+    arrays: dict[str, AnyArray] = {"rank": division.rank, "sizes": rows, "extra": extra, "extra_weights": weights}
+    return context.store.write(context.folders["label"], DIVISION, arrays, facts)
+
+
+def solve(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store eigenvectors and degrees of the divided U by piece; returns what is told of the solve."""
+    receipt = context.receipt("label", SOLVED)
+    if receipt is None or not label_parts.is_stored(context, chunks.parts(context, VECTORS, DEGREES)):
+        solved = sample_space.solve_fused(context, executor, report)
+        context.store.drop(context.folders["label"], SOLVED)
+        receipt = context.store.write(context.folders["label"], SOLVED, {}, solved)
+    return dict(receipt["facts"])
+
+
+def embed(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store the embedding by partition; returns its components, residual and warnings.
 
     Samples of islands take no part in the solve: each gets the row of the sample whose label it takes. What places
-    new samples in the embedding is stored with it if asked for.
+    new samples in the embedding is stored with it.
     """
-    params = context.params
-    receipt = context.receipt("label", "embedding")
-    if receipt is not None:
-        return dict(receipt["facts"])
-    U = affinity
-    arrays: dict[str, AnyArray] = {}
-    facts: dict[str, Any] = {"u_components": 1, "large": 1}
-    warnings: list[str] = []
-    inside = None
-    if sp.issparse(U):
-        before, label = connected_components(U, directed=False)
-        facts["u_components"] = int(before)
-        if before > 1:
-            arrays["component"] = np.asarray(label, np.int32)
-            U, components = islands.connected(context, U)
-            facts["large"] = components.large
-            if components.islands:
-                arrays["follows"] = islands.followed(context, components.label, components.inside)
-                arrays["follows"] = arrays["follows"].astype(np.int32)
-                sizes = np.bincount(components.label, context.copies())[components.large :]
-                facts["islands"] = {"fused": len(sizes), "rows": int(sizes.sum()), "largest": int(sizes.max())}
-                inside = np.flatnonzero(components.inside)
-                U = sp.csr_array(U[inside][:, inside])
-                warnings.append(islands.warning_of(facts))
-    c, columns = params.n_sought, min(params.n_embedded, U.shape[0])
+    params, store, folder = context.params, context.store, context.folders["label"]
     tol, settled = kernel.solve_limits(params.tol)
-    order = context.order()
-    order = order if order is None or inside is None else order[inside]
-    eigenpairs = kernel.spectrum(U, c, tol, params.random_state, columns=columns, settled=settled, order=order)
-    solution = eigenpairs.solution
-    points = kernel.embedding(eigenpairs, c)
-    arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
-    arrays |= {"u_values": eigenpairs.values}
-    if for_new_samples:
-        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, c)
-        B = (
-            eigenpairs.vectors
-            * inverse_root(eigenpairs.degrees)[:, None]
-            * (extension.inverse_values(eigenpairs.values) * weights)
-        )
-        B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity
-        if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
-            B, U = B * rows[:, None], weighed(U, 1.0 / rows)
-        arrays |= basis(context, U, B)
-    promised = tol if settled is not None else kernel.EMBEDDING_TOL
+    c = params.n_sought
+    asked = {"wanted": c, "columns": params.n_embedded, "tol": tol, "settled": settled}
+    divided = divide(context, executor, report, MIN_SHARE, c, asked)["facts"]
+    embedded = context.receipt("label", "embedding")
+    if embedded is not None and label_parts.is_complete(context, [EMBEDDING]):
+        return dict(embedded["facts"])
+    facts: dict[str, Any] = {"u_components": divided["u_components"], "large": divided["large"]}
+    warnings = []
+    if divided["total"] > divided["large"]:
+        rows = store.read(folder, DIVISION, "sizes")[divided["large"] :]
+        facts["islands"] = {"fused": len(rows), "rows": int(rows.sum()), "largest": int(rows.max())}
+        warnings.append(islands.warning_of(facts))
+        _follow(context, executor, report)
+    solved = solve(context, executor, report)
+    parts = range(context.n_partitions)
+    if extension.is_normalized(params.fusion, params.method):
+        executor.map(Job("label", factors, FACTORS), context, parts, report)
+    executor.map(Job("label", embedding, EMBEDDING), context, parts, report)
     facts |= {
-        "embedding_products": solution.products,
-        "embedding_residual": float(solution.residuals.max(initial=0.0)),
-        "embedding_stop": eigen.stop_of(solution, eigenpairs.wanted, promised, settled)._asdict(),
+        "embedding_products": solved["products"],
+        "embedding_residual": max([0.0, *solved["residuals"]]),
+        "embedding_stop": solved["stop"],
         "warnings": warnings,
     }
-    context.store.write(context.folders["label"], "embedding", arrays, facts)
+    store.drop(folder, "embedding")  # of which a partition was lost
+    store.write(folder, "embedding", {"u_values": np.array(solved["values"])}, facts)
+    label_parts.drop(context, chunks.parts(context, VECTORS, DEGREES))
+    label_parts.drop_by_partition(context, FACTORS)
     return facts
 
 
-def points(context: Context, columns: int) -> Matrix:
-    """The points to be clustered: the embedding of so many columns, or the rows of U."""
-    if context.params.clusters_rows:
-        return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
-    return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
+def _follow(context: Context, executor: Executor, report: Report) -> None:
+    """Store the sample whose label each island takes: the nearest one outside to its central sample."""
+    if context.receipt("label", FOLLOWED) is not None:
+        return
+    division = label_parts.division_of(context)
+    place = np.where(division.rank >= division.large, division.rank - division.large, -1).astype(np.int64)
+    inside = division.rank < division.large
+    found = islands.followed(context, executor, report, "follow", place, inside)
+    context.store.write(context.folders["label"], FOLLOWED, {"followed": found}, {})
 
 
-def follows(context: Context) -> NDArray[np.integer] | None:
-    """The sample whose label each sample takes, (m,): samples of islands follow others. None if each has its own."""
-    receipt = context.receipt("label", "embedding")
-    if context.params.clusters_rows or receipt is None or "follows" not in receipt["arrays"]:
-        return None
-    return np.asarray(context.read("label", "embedding", "follows"))
+def factors(context: Context, b: int) -> TaskResult:
+    """Each sample's own factor in the normalised S: 1 / sqrt(row sum), 0 where that is not above zero."""
+    sums = np.asarray(_pairwise_rows(context, b)[0].sum(axis=1)).ravel()
+    return {"factors": np.divide(1.0, np.sqrt(np.abs(sums)), out=np.zeros(len(sums)), where=sums > 0)}, {}
 
 
-def own_rows(context: Context) -> Integer | None:
-    """Samples that have a label of their own, ascending; None where all have."""
-    followed = follows(context)
-    return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
+def embedding(context: Context, b: int) -> TaskResult:
+    """The embedding of partition b, and its part of the basis of new samples; see `kernels.extension.basis`.
 
+    U B follows from the eigenvectors: U D^-1/2 Y / lambda = D^1/2 Y, up to their residuals.
+    """
+    params, (low, high) = context.params, context.span(b)
+    divided, solved = context.receipt("label", DIVISION), context.receipt("label", SOLVED)
+    assert divided is not None
+    assert solved is not None
+    values = np.asarray(solved["facts"]["values"])
+    weights = rounding.commute_weights(values, int(divided["facts"]["large"]), params.n_sought)
+    inverse = extension.inverse_values(values)
 
-def basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
-    """Arrays from which new samples compute their rows of U B: the pairwise and the high-order part, (m, c) float32."""
-    params = context.params
-    S = None if params.method == "ppc" else read_similarity(context, "pairwise")
-    normalized = extension.is_normalized(params.fusion, params.method)
-    pairwise, high_order = extension.basis(U, S, B, params.fusion_weight, normalized)
-    return {"pairwise_basis": pairwise, "high_order_basis": high_order}
+    def vectors(samples: NDArray[np.integer]) -> Float64:
+        return np.asarray(chunks.rows_at(context, "label", "vectors", samples, VECTORS), np.float64)
 
+    def bases(samples: NDArray[np.integer]) -> Float64:
+        """B at ascending samples, times the weight of each."""
+        degrees = fused_rows.degrees(context, samples)
+        B = vectors(samples) * inverse_root(degrees)[:, None] * (inverse * weights)
+        own = label_parts.weights_at(context, samples)
+        return B if own is None else B * own[:, None]
 
-def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
-    """Rows of the samples inside among those of all samples, which are 0."""
-    if inside is None:
-        return rows
-    all_rows = np.zeros((m, rows.shape[1]), rows.dtype)
-    all_rows[inside] = rows
-    return all_rows
-
-
-# ---- one task of a rounding
-
-
-def one_rounding(context: Context, part: str) -> TaskResult:
-    """The tree of an embedding and its cut, or the best of the starts of k-means that are dealt to this task."""
-    task = Rounding.of(part)
-    return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
-
-
-def _kmeans(context: Context, X: Matrix, task: Rounding) -> TaskResult:
-    """The best partition of this task's starts of k-means: labels (m,), -1 for samples of islands, and its inertia."""
-    params, tasks = context.params, rounding.restart_tasks(context.m)
-    c, seed, inside = params.n_clusters, params.random_state, own_rows(context)
-    X = X if inside is None else X[inside]
-    if X.shape[0] <= c:
-        partition = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
-    elif tasks == 1:
-        partition = kernel.kmeans_best(X, c, seed, [0], rounding.RESTARTS)
+    own = np.arange(low, high)
+    arrays: dict[str, AnyArray] = {}
+    follows = label_parts.followed_at(context, b)
+    used, place = np.unique(follows, return_inverse=True)
+    arrays["embedding"] = kernel.normalize_rows(vectors(used) * weights)[place].astype(np.float32)
+    degrees = fused_rows.degrees(context, own)
+    UB = vectors(own) * np.sqrt(degrees)[:, None] * (values * inverse * weights)
+    row_weights = label_parts.weights_at(context, own)
+    if row_weights is not None:  # a new sample is one row: its edges count as much as those of its neighbours' rows
+        UB /= row_weights[:, None]
+    for i, j, weight in _extra_of(context, low, high):  # U has no such edges: the solve alone had
+        both = label_parts.weights_at(context, np.array([i, j]))
+        UB[i - low] -= weight * bases(np.array([j]))[0] / (1.0 if both is None else float(both.prod()))
+    if params.method == "ppc":
+        pairwise, high_order = np.zeros(UB.shape), UB
     else:
-        partition = kernel.kmeans_best(X, c, seed, range(task.number, rounding.kmeans_restarts(context.m), tasks))
-    labels = partition.labels
-    if inside is not None:
-        labels = np.full(context.m, -1, np.int32)
-        labels[inside] = partition.labels
-    return {"labels": labels, "inertia": np.array([partition.inertia])}, {}
+        S, touched = _pairwise_rows(context, b)
+        normalized = extension.is_normalized(params.fusion, params.method)
+        factor = context.rows_of("label", "factors", touched, FACTORS) if normalized else np.ones(len(touched))
+        mine = (1.0 - params.fusion_weight) * np.asarray(factor)[:, None] * bases(touched)
+        at_own = np.searchsorted(touched, own)
+        pairwise, high_order = mine[at_own], UB - np.asarray(factor)[at_own, None] * (S @ mine)
+    arrays |= {"pairwise_basis": pairwise.astype(np.float32), "high_order_basis": high_order.astype(np.float32)}
+    if divided["facts"]["u_components"] > 1:
+        arrays["component"] = np.asarray(context.read("label", COMPONENTS + part_name(b), "components"))
+    if divided["facts"]["total"] > divided["facts"]["large"]:
+        arrays["follows"] = follows.astype(np.int32)
+    return arrays, {}
 
 
-def _density(context: Context, X: Matrix, task: Rounding) -> TaskResult:
-    """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
-    del task
-    rows = density.tree_rows(X, context.order(), context.params.random_state)
-    followed = follows(context)
-    rows = rows if followed is None else rows[followed[rows] == rows]
-    return density_part(context, X[rows], rows)
+def _pairwise_rows(context: Context, b: int) -> tuple[Matrix, Int64]:
+    """S of partition b's samples, (rows, touched), columns ascending, and the samples touched, its own among them."""
+    low, high = context.span(b)
+    if context.facts["fuse"]["dense"]:
+        return np.asarray(context.read("fuse", b, "pairwise")), np.arange(context.m)
+    parts = (label_parts.pairwise_entries(context, other) for other in label_parts.sources_of(context, b))
+    rows, columns, values = label_parts.row_entries(low, high, parts)
+    touched = distinct(np.concatenate([columns, np.arange(low, high)]))
+    S = sp.coo_array((values, (rows, places(touched, columns))), shape=(high - low, len(touched))).tocsr()
+    S.sort_indices()
+    return sp.csr_array(S), touched.astype(np.int64, copy=False)
+
+
+def _extra_of(context: Context, low: int, high: int) -> list[tuple[int, int, float]]:
+    """The edges that join components, as (i, j, weight) with i in low .. high - 1, from either side."""
+    edges, weights = label_parts.extra_edges(context)
+    both = np.concatenate([edges, edges[:, ::-1]])
+    own = (both[:, 0] >= low) & (both[:, 0] < high)
+    return [(int(i), int(j), float(w)) for (i, j), w in zip(both[own], np.tile(weights, 2)[own], strict=True)]

@@ -27,7 +27,7 @@ PAIRS_AT_ONCE = 1 << 16
 """Pairs whose eigenvectors' entries are float64 at a time; V of a pair comes of its own alone."""
 
 SHARES, SUMS = "shares-", "sums-"
-"""Prefixes of the parts with each partition's share of the row sums, and in chunked runs with the sums of its samples.
+"""Prefixes of the parts with each partition's share of the row sums, and with the sums of its samples.
 """
 
 
@@ -103,13 +103,7 @@ def _share(context: Context, b: int) -> tuple[Int32, Float64]:
 
 
 def shares(context: Context, b: int) -> TaskResult:
-    """This partition's share of the row sums of S and V, in halves."""
-    touched, sums = _share(context, b)
-    return {"touched": touched, "sums": sums}, {}
-
-
-def _sent_shares(context: Context, b: int) -> TaskResult:
-    """The same to be sent to the partitions whose samples these are."""
+    """This partition's share of the row sums of S and V, in halves, to be sent to whose samples these are."""
     touched, sums = _share(context, b)
     return {"touched": touched, "halves": np.ascontiguousarray(np.moveaxis(sums, 2, 0))}, cuts(context, touched)
 
@@ -123,20 +117,8 @@ def row_sums(context: Context, b: int) -> TaskResult:
     return {"row_sums": total.sum(axis=2)}, {}
 
 
-def _whole_sums(context: Context) -> Float64:
-    """The row sums of S and V from the shares of all partitions: (2, m)."""
-    total = np.zeros((2, 2, context.m))
-    for b in range(context.n_partitions):
-        part = SHARES + part_name(b)
-        touched, sums = (context.store.read(context.folders["fuse"], part, name) for name in ("touched", "sums"))
-        total[:, :, touched] += sums
-    return total.sum(axis=1)
-
-
 def _sums_at(context: Context, entries: Int32) -> tuple[Float64, Int32]:
     """Row sums of S and V at the samples of some entries, (2, samples), and each one's place there, as (n, 2)."""
-    if context.choices.vectors != "chunked":
-        return np.asarray(context.read("fuse", "sums-whole", "sums")), entries
     samples, place = np.unique(entries, return_inverse=True)
     return context.rows_of("fuse", "row_sums", samples, SUMS).T, place.reshape(entries.shape).astype(np.int32)
 
@@ -173,11 +155,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     }
     inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
     if context.params.fusion == "normalized" and context.params.method == "ips2":
-        if context.choices.vectors == "chunked":
-            exchange(inner, executor, report, Job("fuse", _sent_shares, SHARES), Job("fuse", row_sums, SUMS))
-        else:
-            executor.map(Job("fuse", shares, SHARES), inner, parts, report)
-            context.store.write(context.folders["fuse"], "sums-whole", {"sums": _whole_sums(inner)}, {})
+        exchange(inner, executor, report, Job("fuse", shares, SHARES), Job("fuse", row_sums, SUMS))
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
     return facts
 

@@ -26,14 +26,13 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float64
 
-VERSION = 2
+VERSION = 3
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the input."""
+    del choices
     own: dict[str, object] = {"scale": params.scale}
-    if choices.rows_by_partition:
-        own["rows"] = "by partition"  # earlier versions stored the numbers of all rows in one part
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
     metric = METRICS[params.metric]
     if not metric.keeps_rows:
@@ -224,7 +223,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts["neighbors_only"] = isinstance(getattr(source, "rows", None), NeighborDistances)
     if not facts["neighbors_only"]:
         check_block(first, first_row, source.name, source.feature_names)
-    known, names = known_labels.store_codes(context, source)
+    names = known_labels.store_codes(context, source)
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
     if context.metric.precomputed:
@@ -235,11 +234,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         if not facts["neighbors_only"]:
             _check_symmetric(inner, executor, report)
         scaling = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
-        store.write(folder, "whole", scaling | known, {})
+        store.write(folder, "whole", scaling, {})
     else:
         measures = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
         facts["exponent"], vanishing, statistics_ = measures.exponent, measures.vanishing, measures.statistics
-        store.write(folder, "whole", {"center": measures.center, "spread": measures.spread, **known}, {})
+        store.write(folder, "whole", {"center": measures.center, "spread": measures.spread}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
     # the statistics stay, so that one can be made again alone
     store.drop_many(folder, [f"raw-{part_name(b)}" for b in parts])

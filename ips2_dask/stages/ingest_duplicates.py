@@ -154,22 +154,15 @@ def places(context: Context, b: int) -> TaskResult:
 
 
 def distinct(context: Context, t: int) -> TaskResult:
-    """X of partition t of the distinct samples, by partition also their rows and how many rows each stands for.
+    """X of partition t of the distinct samples, their rows, and how many rows each stands for.
 
     Of given distances it has the columns of those samples.
     """
     low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
-    arrays: dict[str, AnyArray] = {}
-    if context.choices.rows_by_partition:
-        arrays = {name: _of_samples(context, name, low, high) for name in ("firsts", "copies")}
-        rows = arrays["firsts"]
-    else:
-        rows = np.asarray(context.read("ingest", "distinct", "firsts"))[low:high]
-    X = np.asarray(context.rows_of("ingest", "samples", rows))
+    arrays = {name: _of_samples(context, name, low, high) for name in ("firsts", "copies")}
+    X = np.asarray(context.rows_of("ingest", "samples", arrays["firsts"]))
     if context.metric.precomputed:
-        m = context.facts["ingest"]["distinct_bounds"][-1]
-        by_partition = context.choices.rows_by_partition
-        X = X[:, _of_samples(context, "firsts", 0, m) if by_partition else context.read("ingest", "distinct", "firsts")]
+        X = X[:, _of_samples(context, "firsts", 0, context.facts["ingest"]["distinct_bounds"][-1])]
     return {"samples": np.ascontiguousarray(X), **arrays}, {}
 
 
@@ -193,8 +186,7 @@ def merge(context: Context, executor: Executor, report: Report, n_dropped: int) 
         receipt = _numbered(context, executor, report, n_dropped)
     names = [prefix + part for prefix in (HEADS, OWN) for part in parts]
     names += [prefix + part_name(r) for prefix in (EQUAL, NUMBERS) for r in _ranges(context)]
-    by_partition = context.choices.rows_by_partition
-    store.drop_many(folder, names if by_partition else [*names, *(PLACE + part for part in parts)])
+    store.drop_many(folder, names)
     m = int(receipt["facts"]["distinct"])
     if m == context.m:
         return {}
@@ -202,7 +194,7 @@ def merge(context: Context, executor: Executor, report: Report, n_dropped: int) 
     inner = _told(context, distinct_bounds=bounds)
     executor.map(Job("ingest", distinct, DISTINCT, "distinct"), inner, range(len(bounds) - 1), report)
     store.drop_many(folder, parts)
-    return {"bounds": bounds} | ({"row_bounds": list(context.bounds)} if by_partition else {})
+    return {"bounds": bounds, "row_bounds": list(context.bounds)}
 
 
 def _told(context: Context, **facts: object) -> Context:
@@ -212,7 +204,7 @@ def _told(context: Context, **facts: object) -> Context:
 
 def _is_complete(context: Context, receipt: Receipt) -> bool:
     """Whether all is stored that is to stay with the part ``distinct``."""
-    if not context.choices.rows_by_partition or int(receipt["facts"]["distinct"]) == context.m:
+    if int(receipt["facts"]["distinct"]) == context.m:
         return True
     names = [PLACE + part_name(b) for b in range(context.n_partitions)]
     return len(present(context.store, context.folders["ingest"], names)) == len(names)
@@ -235,8 +227,4 @@ def _numbered(context: Context, executor: Executor, report: Report, n_dropped: i
     inner = _told(context, starts=starts.tolist())
     executor.map(Job("ingest", numbers, NUMBERS, "ranges"), inner, _ranges(context), report)
     executor.map(Job("ingest", places, PLACE), inner, parts, report)
-    arrays: dict[str, AnyArray] = {"starts": starts.astype(np.int64)}
-    if not context.choices.rows_by_partition:
-        names = [PLACE + part_name(b) for b in parts]
-        arrays = {name: np.concatenate(list(store.read_many(folder, names, name))) for name in ("firsts", "place")}
-    return store.write(folder, "distinct", arrays, {"distinct": m})
+    return store.write(folder, "distinct", {"starts": starts.astype(np.int64)}, {"distinct": m})

@@ -28,11 +28,11 @@ from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 MOST_MEMBERS = 1 << 12
 """About as many samples of a component are compared to find its central one."""
 
-BLOCK_VALUES = 1 << 24
-"""Values of X that are read together."""
-
 JOINED_TO = 5
 """Nearest others that each component's central sample is joined with, where a graph is in pieces."""
+
+MEAN_UNIT = 2.0**30
+"""Means of components are made from whole multiples of its inverse."""
 
 CENTRAL, MEDIAN = 21, 22
 """Purposes of `kernels.draws`: members that are compared for a component's centre, and edges for the median."""
@@ -42,22 +42,6 @@ MEDIAN_SAMPLES = 1 << 17
 
 Joined = tuple[kernel.Division, Int32, Float64]
 """The division, and the edges (i, j), i < j, that were added to the solve, with their weights."""
-
-
-def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.Components]:
-    """U, and its components divided into at most c large ones and islands.
-
-    Where islands would hold more rows than they may, each component's central sample is first joined with those of the
-    nearest components, until they don't.
-    """
-    c, copies = context.params.n_sought, context.copies()
-    while True:
-        components = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
-        if components.large <= c:
-            return U, components
-        centers = _central_samples(context, components.label, np.arange(components.total))
-        near = _near_each_other(context, centers)
-        U = kernel.joined(U, np.repeat(centers, near.shape[1]), centers[near.ravel()])
 
 
 def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
@@ -79,69 +63,41 @@ def rows_at(context: Context, samples: Int64) -> NDArray[np.float32]:
     return np.ascontiguousarray(context.samples(ascending)[place])
 
 
-def _central_samples(context: Context, label: NDArray[np.integer], which: NDArray[np.integer]) -> Int64:
-    """The sample nearest to its component's mean, for each of some components: (n,).
+def _central_of_distances(context: Context, label: NDArray[np.integer], n: int) -> Int64:
+    """By given distances the central sample of each component 0 .. n - 1: of the smallest sum to others of its own.
 
-    Of given distances the one with the smallest sum of distances to the others of its component. Of a component with
-    very many samples every n-th one is looked at.
+    Of a component with very many samples every n-th one is looked at.
     """
-    order = context.order()
-    rank = np.full(label.max() + 1, -1)
-    rank[which] = np.arange(len(which))
-    members = np.flatnonzero(rank[label] >= 0)
-    user = members if order is None else order[members]
-    members = members[np.lexsort((user, rank[label[members]]))]
-    starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
+    members = np.flatnonzero(label < n)
+    users = _users(context)[members]
+    members = members[np.lexsort((users, label[members]))]
+    starts = np.searchsorted(label[members], np.arange(n))
     counts = np.diff(starts, append=len(members))
     place = np.arange(len(members)) - np.repeat(starts, counts)
     members = members[place % np.repeat(1 + counts // MOST_MEMBERS, counts) == 0]
-    starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
-    centers = np.empty(len(which), np.int64)
-    batch = starts // max(1, BLOCK_VALUES // max(context.n_features, 1))  # that each one's members begin in
-    for number in np.unique(batch):
-        chosen = np.flatnonzero(batch == number)
-        first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
-        some, run_starts = members[first:last], starts[chosen] - first
-        rows = rows_at(context, some)
-        if context.metric.precomputed:  # sparse ones: the central sample has the most neighbours, and near ones
-            D = rows[:, some]
-            D[np.isinf(D)] = 2 * D[np.isfinite(D)].max(initial=0.0)
-            centers[chosen] = some[kernel.central_of_distances(D, run_starts)]
-        else:
-            centers[chosen] = some[kernel.central_rows(rows, run_starts)]
+    centers = np.empty(n, np.int64)
+    for component, some in enumerate(np.split(members, np.searchsorted(label[members], np.arange(1, n)))):
+        D = rows_at(context, some)[:, some]  # sparse ones: the central sample has the most neighbours, and near ones
+        D[np.isinf(D)] = 2 * D[np.isfinite(D)].max(initial=0.0)
+        centers[component] = some[D.sum(axis=1, dtype=np.float64).argmin()]
     return centers
 
 
-def _nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
-    """The nearest allowed sample to each of some samples, ties by the user's number: (n,).
-
-    One pass over X, partition after partition.
-    """
-    order, rows = context.order(), rows_at(context, samples)
-    nearest = None if context.metric.precomputed else metric_views.search(context)
-    if nearest is None and np.isinf(rows).any():
+def _nearest_by_distances(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
+    """The nearest allowed sample to each of some samples by given distances, ties by the user's number: (n,)."""
+    rows = rows_at(context, samples)
+    if np.isinf(rows).any():
         rows = metric_views.ways(context, samples)
-    best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
-    ids = np.full(len(samples), -1, np.int64)
-    for b in range(context.n_partitions):
-        low, high = context.span(b)
-        candidates = low + np.flatnonzero(allowed[low:high])
-        if not len(candidates):
-            continue
-        names = candidates if order is None else order[candidates]
-        ascending = np.argsort(names)
-        candidates, names = candidates[ascending], names[ascending]
-        if nearest is None:
-            place = np.argmin(rows[:, candidates], axis=1)
-            lengths = rows[np.arange(len(rows)), candidates[place]]
-        else:
-            X = np.ascontiguousarray(np.asarray(context.samples_of(b))[candidates - low])
-            places, distances = nearest(rows, np.full(len(rows), -1), X, 1)
-            place, lengths = places[:, 0], distances[:, 0]
-        closer = (lengths < best) | ((lengths == best) & (names[place] < user))
-        best[closer], user[closer], ids[closer] = lengths[closer], names[place][closer], candidates[place][closer]
-    _check_reached(best, samples)
-    return ids
+    candidates = np.flatnonzero(allowed)
+    candidates = candidates[np.argsort(_users(context)[candidates])]
+    best = np.argmin(rows[:, candidates], axis=1)
+    _check_reached(rows[np.arange(len(rows)), candidates[best]], samples)
+    return candidates[best]
+
+
+def _users(context: Context) -> Int64:
+    """The user's number of each sample of a run on given distances."""
+    return np.concatenate([np.asarray(context.user_numbers(b)) for b in range(context.n_partitions)]).astype(np.int64)
 
 
 def _check_reached(lengths: NDArray[np.floating], samples: Int64) -> None:
@@ -156,19 +112,6 @@ def _check_reached(lengths: NDArray[np.floating], samples: Int64) -> None:
         )
 
 
-def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:
-    """The sample whose label each sample takes: itself if it is ``inside``, else one sample for all of its component.
-
-    That is the sample inside that is nearest to the component's central one: (m,).
-    """
-    followed_sample = np.arange(len(label))
-    which, place = np.unique(label[~inside], return_inverse=True)
-    if len(which):
-        centers = _central_samples(context, np.where(inside, label.max() + 1, label), which)
-        followed_sample[~inside] = _nearest_samples(context, centers, inside)[place]
-    return followed_sample
-
-
 def warning_of(facts: Mapping[str, Any]) -> str:
     """The warning about islands of U: how many there are, and whose labels their rows get."""
     small = facts["islands"]
@@ -179,20 +122,17 @@ def warning_of(facts: Mapping[str, Any]) -> str:
     )
 
 
-# ---- the same by partition, where no process holds an array of all samples
-#
 # Means of components are sums over partitions, and the sample nearest to a mean, or nearest to another sample, is the
 # best of what each partition offers. Given distances have a row of all samples for each sample: such a run is small,
-# and goes the way above.
+# and one process looks at them.
 
 
-def connected_by_partition(
-    context: Context, executor: Executor, report: Report, sizes: Int64, share: float, most: int
-) -> Joined:
-    """Components divided into at most ``most`` large ones and islands; see `connected`.
+def connected(context: Context, executor: Executor, report: Report, sizes: Int64, share: float, most: int) -> Joined:
+    """Components divided into at most ``most`` large ones and islands.
 
-    ``sizes`` (components,) int64: rows of the input in each component of U; ``share``: as of
-    `kernels.components.divide_sizes`.
+    Where islands would hold more rows than they may, each component's central sample is first joined with those of the
+    nearest components, until they don't. ``sizes`` (components,) int64: rows of the input in each component of U;
+    ``share``: as of `kernels.components.divide_sizes`.
     """
     c = context.params.n_sought
     extra, label, weight = np.empty((0, 2), np.int64), np.arange(len(sizes)), 0.0
@@ -206,7 +146,7 @@ def connected_by_partition(
         if not len(extra):
             weight = _median_weight(context, executor, report)
         tag = f"join{len(extra)}"
-        centers = _central_by_partition(context, executor, report, tag, label)
+        centers = _central(context, executor, report, tag, label)
         near = _near_each_other(context, centers)
         places = np.stack([np.repeat(np.arange(len(centers)), near.shape[1]), near.ravel()], axis=1)
         extra = np.concatenate([extra, centers[places]])
@@ -256,8 +196,9 @@ def _component_sums(tag: str, context: Context, b: int) -> TaskResult:
     which, starts = np.unique(place, return_index=True)
     if not len(which):
         return {}, {"n": 0}
-    X = np.asarray(context.samples_of(b))[members - context.span(b)[0]].astype(np.float64)
-    arrays = {"which": which, "sums": np.add.reduceat(X, starts, axis=0), "counts": np.diff(starts, append=len(place))}
+    X = np.asarray(context.samples_of(b))[members - context.span(b)[0]]
+    whole = np.rint(X * MEAN_UNIT).astype(np.int64)  # whole numbers, whose sums are the same for any partitions
+    arrays = {"which": which, "sums": np.add.reduceat(whole, starts), "counts": np.diff(starts, append=len(place))}
     return arrays, {"n": len(which)}
 
 
@@ -285,8 +226,8 @@ def _best(n: int, parts: Sequence[Sequence[NDArray[np.generic]]]) -> Int64:
     return np.asarray(found[order][first], np.int64)
 
 
-def _central_by_partition(context: Context, executor: Executor, report: Report, tag: str, place: Int64) -> Int64:
-    """The sample nearest to the mean of each of some groups of components: (groups,); see `_central_samples`.
+def _central(context: Context, executor: Executor, report: Report, tag: str, place: Int64) -> Int64:
+    """The sample nearest to the mean of each of some groups of components: (groups,).
 
     Of a group with very many samples a draw is looked at.
 
@@ -296,17 +237,17 @@ def _central_by_partition(context: Context, executor: Executor, report: Report, 
     n = int(place.max()) + 1
     if context.metric.precomputed:
         label = _whole_components(context)
-        return _central_samples(context, np.where(place >= 0, place, n)[label], np.arange(n))
+        return _central_of_distances(context, np.where(place >= 0, place, n)[label], n)
     store, folder, parts = context.store, context.folders["label"], range(context.n_partitions)
     sizes = np.asarray(context.read("label", "contraction", "sizes"))
     rows = np.bincount(place[place >= 0], sizes[place >= 0], n)
     store.write(folder, f"{tag}-wanted", {"place": place.astype(np.int64), "rows": rows}, {})
     receipts = executor.map(Job("label", bound(_component_sums, tag), f"{tag}-sums-"), context, parts, report)
-    sums, counts = np.zeros((n, context.n_features)), np.zeros(n)
+    sums, counts = np.zeros((n, context.n_features), np.int64), np.zeros(n)
     for which, some, count in label_parts.read_parts(context, receipts, f"{tag}-sums-", "which", "sums", "counts"):
         sums[which] += some
         counts[which] += count
-    store.write(folder, f"{tag}-means", {"means": sums / counts[:, None]}, {})
+    store.write(folder, f"{tag}-means", {"means": sums / MEAN_UNIT / counts[:, None]}, {})
     job = Job("label", bound(_nearest_to_means, tag), f"{tag}-central-")
     receipts = executor.map(job, context, parts, report)
     names = ("which", "gaps", "users", "found")
@@ -339,16 +280,16 @@ def _nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
     return arrays, {"n": len(queries)}
 
 
-def _nearest_by_partition(
+def _nearest(
     context: Context, executor: Executor, report: Report, tag: str, samples: Int64, allowed: NDArray[np.bool_]
 ) -> Int64:
-    """The nearest sample of allowed components to each of some samples: (n,); see `_nearest_samples`.
+    """The nearest sample of allowed components to each of some samples: (n,).
 
     ``tag``: beginning of the names of the parts, which are dropped afterwards; ``samples`` (n,); ``allowed``
     (components,) bool: by component of U.
     """
     if context.metric.precomputed:
-        return _nearest_samples(context, samples, allowed[_whole_components(context)])
+        return _nearest_by_distances(context, samples, allowed[_whole_components(context)])
     arrays: dict[str, AnyArray] = {"allowed": allowed.astype(np.uint8), "centers": rows_at(context, samples)}
     context.store.write(context.folders["label"], f"{tag}-allowed", arrays, {})
     job = Job("label", bound(_nearest_inside, tag), f"{tag}-nearest-")
@@ -368,15 +309,15 @@ def _nearest_by_partition(
     return np.asarray(best[3], np.int64)
 
 
-def followed_by_partition(
+def followed(
     context: Context, executor: Executor, report: Report, tag: str, place: Int64, allowed: NDArray[np.bool_]
 ) -> Int64:
     """For each group of components the sample of allowed ones that is nearest to its central sample: (groups,).
 
-    ``place`` (components,): as of `_central_samples`; ``allowed`` (components,) bool.
+    ``place`` (components,): as of `_central`; ``allowed`` (components,) bool.
     """
-    centers = _central_by_partition(context, executor, report, f"{tag}c", place)
-    return _nearest_by_partition(context, executor, report, f"{tag}n", centers, allowed)
+    centers = _central(context, executor, report, f"{tag}c", place)
+    return _nearest(context, executor, report, f"{tag}n", centers, allowed)
 
 
 def _whole_components(context: Context) -> Int32:

@@ -18,6 +18,7 @@ from ips2_dask.kernels import labels as kernel
 from ips2_dask.stages.component_labels import bound
 from ips2_dask.stages.label_parts import EMBEDDING
 from ips2_dask.stages.roundings import PREFIX, Rounding
+from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -111,15 +112,18 @@ def density_part(context: Context, points: Float32, samples: NDArray[np.integer]
 
 
 def _starts(context: Context, task: Rounding) -> TaskResult:
-    """The centres of the best start."""
-    points, c, seed = _gathered(context, task.columns)[0], context.params.n_clusters, context.params.random_state
-    n = len(points)
+    """The centres of the best start; of rows of U themselves its labels (m,)."""
+    rows, c, seed = context.params.clusters_rows, context.params.n_clusters, context.params.random_state
+    points = read_similarity(context, "fused") if rows else _gathered(context, task.columns)[0]
+    n = points.shape[0]
     if n <= c:
         best = kernel.Partitioning(0.0, np.arange(n, dtype=np.int32))
-    elif rounding.restart_tasks(n) == 1:
+    elif not rounding.FEW_SAMPLES <= n <= rounding.SAMPLE_STARTS_ABOVE:
         best = kernel.kmeans_best(points, c, seed, [0], rounding.RESTARTS)
     else:
         best = kernel.kmeans_best(points, c, seed, range(rounding.kmeans_restarts(n)))
+    if rows:
+        return {"labels": best.labels, "inertia": np.array([best.inertia])}, {}
     sums = np.zeros((best.labels.max() + 1, points.shape[1]))
     np.add.at(sums, best.labels, points.astype(np.float64))
     counts = np.bincount(best.labels)
@@ -132,8 +136,11 @@ def _starts(context: Context, task: Rounding) -> TaskResult:
 
 def assigned(columns: int, context: Context, b: int) -> TaskResult:
     """Labels of partition b by the nearest centre. A sample of an island has the row, so the label, of another."""
-    points = kernel.leading_columns(np.asarray(context.fetch("label", EMBEDDING + part_name(b), "embedding")), columns)
     start = PREFIX + Rounding("kmeans", columns, 0).part
+    if context.params.clusters_rows:
+        labels = np.asarray(context.read("label", start, "labels"))[slice(*context.span(b))]
+        return {"labels": labels}, {"clusters": np.unique(labels).tolist()}
+    points = kernel.leading_columns(np.asarray(context.fetch("label", EMBEDDING + part_name(b), "embedding")), columns)
     labels, _ = rounding.nearest_centers(points, np.asarray(context.read("label", start, "centroids")))
     return {"labels": labels}, {"clusters": np.unique(labels).tolist()}
 

@@ -1,4 +1,4 @@
-"""What the stage label of a chunked run stores by partition, and rows of the similarities by partition.
+"""What the stage label stores by partition, and rows of the similarities by partition.
 
 Entries (i, j), i <= j, of the similarities lie in the partition of i. The rows of a partition are its own entries and
 those of others that reach it, so that each partition has to know which others reach it.
@@ -6,6 +6,7 @@ those of others that reach it, so that each partition has to know which others r
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -21,11 +22,17 @@ from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 VECTORS, DEGREES = "vectors-", "degrees-"
-"""Prefixes of the parts of the solve by partition: ``vectors`` (rows, columns) float32, eigenvectors of the normalised
+"""Prefixes of the parts of the solve by piece: ``vectors`` (rows, columns) float32, eigenvectors of the normalised
 U of length 1 over all samples, and ``degrees`` (rows,) float64, row sums of the weighed |U|; both 0 in islands."""
 
-EMBEDDING, LABELS, SHARES, BUCKETS = "embedding-", "labels-", "shares-", "rows-"
+EMBEDDING, LABELS, BUCKETS = "embedding-", "labels-", "rows-"
 """Prefixes of the parts that stay."""
+
+SHARES = "shares-"
+"""Prefix of the parts by piece with the shares of samples, until they are stored beside labels."""
+
+FEW = 1_000
+"""Samples up to which a dense U is looked at for components: one of more is taken to hang together."""
 
 DIVISION = "division"
 """The part that says which components of U take part in the solve, which edges join some of them, and what is solved
@@ -39,9 +46,11 @@ REACH, REACHED = "reach-", "reached"
 """Prefix of the parts whose fact says which partitions a partition's entries reach, and the part with the reverse."""
 
 
-def is_by_partition(context: Context) -> bool:
-    """Whether U is solved and walked on by partition and chunk: where vectors are in chunks and U is sparse."""
-    return context.choices.vectors == "chunked" and not context.facts["fuse"]["dense"]
+def of_stage(context: Context) -> Context:
+    """The context of the stage: samples of a dense U are one chunk."""
+    if not context.facts["fuse"]["dense"]:
+        return context
+    return dataclasses.replace(context, choices=dataclasses.replace(context.choices, vectors="in-core"))
 
 
 # ---- parts
@@ -128,7 +137,16 @@ def _fused_entries(context: Context, b: int) -> tuple[Int32, Float64]:
 
 
 def fused_edges(context: Context, b: int) -> Int32:
-    """The pairs of different samples that U joins, the first one in partition b: (n, 2)."""
+    """The pairs of different samples that U joins, the first one in partition b: (n, 2).
+
+    Of a dense U of many samples its first sample is joined with all.
+    """
+    if context.facts["fuse"]["dense"]:
+        low, high = context.span(b)
+        if context.m <= FEW:
+            i, j = np.nonzero(np.asarray(context.read("fuse", b, "fused")))
+            return np.stack([i + low, j], axis=1)[i + low != j].astype(np.int32)
+        return np.stack([np.arange(low, high), np.zeros(high - low)], axis=1).astype(np.int32)
     entries, _ = _fused_entries(context, b)
     return entries[entries[:, 0] != entries[:, 1]]
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.kernels import leiden as kernel
 from ips2_dask.kernels.rounding import Candidate
 from ips2_dask.params import Params
-from ips2_dask.stages import islands, label_parts
+from ips2_dask.stages import label_parts
 from ips2_dask.stages.roundings import facts_of as candidate_facts
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
@@ -53,37 +51,27 @@ class _Graph(NamedTuple):
     i: Integer  # (edges,)
     j: Integer
     weights: Float
-    users: Integer | None  # (m,) user's numbers, which decide the order of the vertices
+    users: Integer  # (m,) user's numbers, which decide the order of the vertices
 
 
-def communities(context: Context, by_partition: bool = False) -> Found:
-    """The communities of U, found once in this process: the choice of c and the labels need the same ones.
-
-    ``by_partition``: whether U is stored by partition, once its components are divided, and read part by part.
-    """
+def communities(context: Context) -> Found:
+    """The communities of U, found once in this process: the choice of c and the labels need the same ones."""
     params = context.params
     c = params.n_clusters if params.max_clusters is None else 0
     name = f"leiden-{c}-{params.resolution!r}-{params.n_sought}-{params.random_state}"
-    graph = _by_partition if by_partition else _in_core
-    found: Found = context.cached("fuse", name, lambda: _found(context, graph(context)), 4 * context.m)
+    found: Found = context.cached("fuse", name, lambda: _found(context, _graph(context)), 4 * context.m)
     return found
 
 
-def _in_core(context: Context) -> _Graph:
-    U, inside = read_affinity(context), np.ones(context.m, np.bool_)
-    if not sp.issparse(U):
-        i, j = np.nonzero(np.triu(U, 1))
-        return _Graph(inside, i, j, U[i, j], context.order())
-    if connected_components(U, directed=False)[0] > 1:
-        U, components = islands.connected(context, U)
-        inside = components.inside
-    upper = sp.triu(U, 1, format="coo")
-    return _Graph(inside, upper.row, upper.col, upper.data, context.order())
-
-
-def _by_partition(context: Context) -> _Graph:
+def _graph(context: Context) -> _Graph:
+    """The graph, once U's components are divided, read part by part."""
     large, parts = label_parts.division_of(context).large, range(context.n_partitions)
     inside = np.concatenate([label_parts.components_at(context, b) < large for b in parts])
+    users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
+    if context.facts["fuse"]["dense"]:
+        U = read_affinity(context)
+        i, j = np.nonzero(np.triu(U, 1))
+        return _Graph(inside, i, j, U[i, j], users)
     pairs, values = [], []
     for b in parts:
         entries, weights = label_parts.weighed_entries(context, b)
@@ -92,7 +80,6 @@ def _by_partition(context: Context) -> _Graph:
         values.append(weights[joins])
     extra, extra_weights = label_parts.extra_edges(context)
     i, j = np.concatenate([*pairs, extra]).T
-    users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
     return _Graph(inside, i, j, np.concatenate([*values, extra_weights]), users)
 
 
@@ -101,7 +88,7 @@ def _found(context: Context, edges: _Graph) -> Found:
     inside, i, j, weights, users = edges
     params = context.params
     members = np.flatnonzero(inside)
-    members = members if users is None else members[np.argsort(users[members])]
+    members = members[np.argsort(users[members])]
     vertex = np.full(context.m, -1, np.int64)
     vertex[members] = np.arange(len(members))
     joins = inside[i] & (weights > 0)

@@ -106,6 +106,12 @@ def lists_of(context: Context, samples: Integer, n: int) -> Int32:
 
 def reverse_at(context: Context, samples: Integer, n: int) -> tuple[Int64, Int32]:
     """Reverse lists of the first n columns, of ascending samples: ``start`` (samples + 1,), and ``centers``."""
+    if context.choices.vectors != "chunked":
+        reverse = neighborhoods(context, n).reverse
+        lengths = np.diff(reverse.start)[samples]
+        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        places = np.repeat(reverse.start[samples] - start[:-1], lengths) + np.arange(start[-1])
+        return start, reverse.centers[places]
     owners = context.owner(samples)
     counts, centers = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     for b in np.unique(owners).tolist():
@@ -121,9 +127,6 @@ def reverse_at(context: Context, samples: Integer, n: int) -> tuple[Int64, Int32
 
 def centers_of(context: Context, low: int, high: int, n: int) -> Int64:
     """The samples whose neighbourhood of n holds one of the samples low .. high - 1: (centres,) int64, ascending."""
-    if context.choices.vectors != "chunked":
-        reverse = neighborhoods(context, n).reverse
-        return np.unique(reverse.centers[reverse.start[low] : reverse.start[high]]).astype(np.int64)
     return np.unique(reverse_at(context, np.arange(low, high), n)[1]).astype(np.int64)
 
 

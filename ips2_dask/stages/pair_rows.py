@@ -17,6 +17,8 @@ from ips2_dask.kernels import ritz
 from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator
 from ips2_dask.kernels.sparse import distinct, places, rows_between
 from ips2_dask.kernels.tensor import pair_ids
+from ips2_dask.stages.checkpoints import START
+from ips2_dask.stages.chunks import rows_at
 from ips2_dask.stages.near import centers_of, lists_of
 from ips2_dask.stages.views import component_division, components_of, numbered_ids, solved_degrees, triplets_of, unit
 from ips2_dask.store.base import TaskResult
@@ -127,7 +129,7 @@ def degrees(context: Context, b: int) -> TaskResult:
 
 def graph_rows(context: Context, samples: NDArray[np.integer]) -> NDArray[np.float32]:
     """Rows of w at ascending samples: (samples, columns) float32."""
-    w: NDArray[np.float32] = context.rows_of("eigen", "start", samples, "start-")
+    w: NDArray[np.float32] = rows_at(context, "eigen", "start", samples, START)
     return w
 
 

@@ -1,16 +1,12 @@
-"""The ways to round an embedding that a run looks at, as tasks, and which of them is kept: in core and in chunks."""
+"""The ways to round an embedding that a run looks at, as tasks, and which of them is kept."""
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ips2_dask.kernels import rounding
 from ips2_dask.params import Params
-from ips2_dask.store.integrity import Receipt
-
-Labels = TypeVar("Labels")
 
 PREFIX = "rounding-"
 
@@ -36,11 +32,10 @@ class Rounding(NamedTuple):
         return cls(way, int(columns), int(number))
 
 
-def roundings(params: Params, m: int, dense: bool, tasks: int | None = None) -> list[Rounding]:
-    """The tasks: trees first, which take longest, then the starts of k-means; the most columns first.
+def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
+    """The tasks: trees first, which take longest, then k-means; the most columns first.
 
-    ``dense``: whether density can be looked at at all. ``tasks``: those that the starts of a k-means are dealt to, if
-    not as many as `kernels.rounding.restart_tasks`.
+    ``dense``: whether density can be looked at at all.
     """
     if params.clusters_rows:
         widths = [0]
@@ -49,69 +44,7 @@ def roundings(params: Params, m: int, dense: bool, tasks: int | None = None) -> 
         widths = [most] if most <= params.n_clusters else [most, params.n_clusters]
     trees = [Rounding("density", d, 0) for d in widths if params.assign_labels != "kmeans" and dense]
     # where a density is asked for, k-means stands by in case that no cut has as many clusters
-    starts = [Rounding("kmeans", d, n) for d in widths for n in range(tasks or rounding.restart_tasks(m))]
-    return trees + starts
-
-
-class Candidates(abc.ABC, Generic[Labels]):
-    """Candidate labelings, from the results of the rounding tasks, and the choice of one.
-
-    What labels are is left open: an array in core, the name of parts in chunks.
-    """
-
-    def __init__(self, params: Params, receipts: dict[Rounding, Receipt]) -> None:
-        self._params, self._c, self._receipts = params, params.n_clusters, receipts
-        self._labels: dict[tuple[str, int], Labels] = {}
-        self.candidates: list[rounding.Candidate] = []
-
-    @abc.abstractmethod
-    def _partition(self, columns: int) -> tuple[Labels, int]:
-        """Labels by k-means on so many columns, and how many clusters they have."""
-
-    @abc.abstractmethod
-    def _spread(self, one: rounding.Candidate) -> Labels:
-        """Labels of all samples from those of a tree's leaves."""
-
-    @abc.abstractmethod
-    def _cut(self, labels: Labels) -> float:
-        """The normalised cut of labels."""
-
-    def chosen(self) -> tuple[rounding.Candidate, Labels]:
-        """The candidate that is kept, and its labels."""
-        densities = self._densities()
-        for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
-            self._add_kmeans(columns)
-        if self._params.assign_labels == "density":
-            cuts = [one for one in densities if one.clusters == self._c]
-            winner = min(cuts, key=lambda one: one.left_out, default=None)
-        else:
-            winner = rounding.eligible(densities, self._c)
-        self.candidates = densities + self.candidates
-        if winner is not None:
-            winner = self._add_cut(winner, self._spread(winner))
-        if winner is None or self._params.assign_labels != "density":
-            looked_at = [one for one in self.candidates if one.cut is not None]
-            winner = looked_at[0] if len(looked_at) == 1 else rounding.choose(looked_at)
-        return winner, self._labels[winner.rounding, winner.columns]
-
-    def _densities(self) -> list[rounding.Candidate]:
-        trees = [(t.columns, r["facts"]["left_out"]) for t, r in self._receipts.items() if t.way == "density"]
-        return [
-            rounding.Candidate("density", d, 0 if share is None else self._c, None, 1.0 if share is None else share)
-            for d, share in trees
-        ]
-
-    def _add_kmeans(self, columns: int) -> None:
-        labels, clusters = self._partition(columns)
-        self.candidates.append(rounding.Candidate("kmeans", columns, clusters, None, 0.0))
-        self._add_cut(self.candidates[-1], labels)
-
-    def _add_cut(self, one: rounding.Candidate, labels: Labels) -> rounding.Candidate:
-        """The candidate with its normalised cut, in its old place among the others."""
-        self._labels[one.rounding, one.columns] = labels
-        candidate = one._replace(cut=self._cut(labels))
-        self.candidates[self.candidates.index(one)] = candidate
-        return candidate
+    return trees + [Rounding("kmeans", d, 0) for d in widths]
 
 
 def facts_of(candidates: Iterable[rounding.Candidate], winner: rounding.Candidate) -> list[dict[str, Any]]:

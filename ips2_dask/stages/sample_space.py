@@ -1,7 +1,11 @@
-"""Solves on samples in chunks: the sample graph's eigenvectors, and the embedding of the fused similarity U."""
+"""Solves on samples: the sample graph's eigenvectors, and the embedding of the fused similarity U.
+
+Samples are in chunks, or in one chunk whose tasks run in this process.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,20 +17,17 @@ from ips2_dask.executors.base import Executor, Report
 from ips2_dask.kernels import eigen, levels
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.eigen import Known
-from ips2_dask.kernels.sparse import inverse_root
+from ips2_dask.kernels.sparse import distinct, inverse_root
 from ips2_dask.stages import checkpoints, fused_rows, label_parts
 from ips2_dask.stages.block_tasks import Halo, Rows
 from ips2_dask.stages.chunk_levels import ChunkedGraph, CoarseChunk, Nodes, field, needed_rows, sources_of
-from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
+from ips2_dask.stages.chunks import of_chunks, parts, sample_bounds, user_numbers, write_rows
 from ips2_dask.stages.near import lists_of, reverse_at
 from ips2_dask.stages.views import component_division, components_of
 from ips2_dask.store.base import present
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import Float32, Float64
-
-RANDOM_SEED = 5
-"""Tells the random columns that fill up a start from other random numbers of a run."""
 
 
 def open_graph(
@@ -66,9 +67,7 @@ def open_graph(
 
 def _nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
     """The nodes of a chunk of samples."""
-    first, last = chunk_partitions(context)[g]
-    users = np.concatenate([np.asarray(context.user_numbers(b)) for b in range(first, last)])
-    return Nodes(degrees, label.astype(np.int32), users.astype(np.int64))
+    return Nodes(degrees, label.astype(np.int32), user_numbers(context, g))
 
 
 # ---- the sample graph
@@ -81,9 +80,9 @@ def graph_chunk(context: Context, g: int) -> CoarseChunk:
     own, k = np.arange(low, high), context.params.n_neighbors
     lists, (start, centers) = lists_of(context, own, k), reverse_at(context, own, k)
     i = np.concatenate([np.repeat(own, lists.shape[1]), np.repeat(own, np.diff(start))])
-    keys = np.unique(i * context.m + np.concatenate([lists.ravel(), centers]))
+    keys = distinct(i * context.m + np.concatenate([lists.ravel(), centers]))
     i, j = keys // context.m, keys % context.m
-    among = np.unique(j)  # a sample is in its own list, so that all rows are among them
+    among = distinct(j)  # a sample is in its own list, so that all rows are among them
     indptr = np.searchsorted(i, np.arange(low, high + 1)).astype(np.int32)
     indices = np.searchsorted(among, j).astype(np.int32)
     matrix = sp.csr_array((np.ones(len(j), np.float32), indices, indptr), shape=(high - low, len(among)))
@@ -95,28 +94,19 @@ def graph_chunk(context: Context, g: int) -> CoarseChunk:
 
 
 def store_start_rows(context: Context, g: int, columns: int, nodes: Nodes, y: Float32) -> dict[str, Receipt]:
-    """Store w = D^-1/2 u of chunk g's eigenvectors u (n_g, width) by partition, as (rows, columns) float32.
+    """Store w = D^-1/2 u of chunk g's eigenvectors u (n_g, width) by piece, as (rows, columns) float32.
 
     Returns the receipts of the parts.
     """
-    first, last = chunk_partitions(context)[g]
-    low = context.bounds[first]
     w = np.asarray(y[:, :columns] * inverse_root(nodes.degrees)[:, None], np.float32)
-    written: dict[str, Receipt] = {}
-    for b in range(first, last):
-        part = checkpoints.start_part(b)
-        rows = np.ascontiguousarray(w[context.bounds[b] - low : context.bounds[b + 1] - low])
-        written[part] = context.store.write(context.folders["eigen"], part, {"start": rows}, {})
-    return written
+    return write_rows(context, g, "eigen", checkpoints.START, "start", w)
 
 
 def store_start(context: Context, executor: Executor, report: Report, columns: int) -> None:
-    """Store the sample graph's leading eigenvectors times D^-1/2 by partition. Parts that are stored already stay.
-
-    See `warm_start.graph_start`, which does the same in one process.
-    """
+    """Store w, the sample graph's leading eigenvectors times D^-1/2, by piece. Parts that are stored already stay."""
     del report
-    names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
+    executor = of_chunks(context, executor)
+    names = parts(context, checkpoints.START)
     if len(present(context.store, context.folders["eigen"], names)) == len(names):
         return
     seed = context.params.random_state
@@ -143,7 +133,7 @@ def fused_chunk(context: Context, g: int) -> CoarseChunk:
 
 
 def _store_embedded_rows(context: Context, g: int, columns: int, known: Known, y: Float32) -> dict[str, Receipt]:
-    """Store chunk g's rows of the leading eigenvectors of U by partition: component vectors, then the solver's.
+    """Store chunk g's rows of the leading eigenvectors of U by piece: component vectors, then the solver's.
 
     Parameters
     ----------
@@ -160,19 +150,12 @@ def _store_embedded_rows(context: Context, g: int, columns: int, known: Known, y
     dict
         The receipts of the parts, by name.
     """
-    first, last = chunk_partitions(context)[g]
     vectors = np.concatenate([known.leading(columns, np.float32), y], axis=1)[:, :columns]
-    low = context.bounds[first]
-    written: dict[str, Receipt] = {}
-    for b in range(first, last):
-        rows = np.ascontiguousarray(vectors[context.bounds[b] - low : context.bounds[b + 1] - low])
-        part = label_parts.VECTORS + part_name(b)
-        written[part] = context.store.write(context.folders["label"], part, {"vectors": rows}, {})
-    return written
+    return write_rows(context, g, "label", label_parts.VECTORS, "vectors", vectors)
 
 
 def solve_fused(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store eigenvectors and degrees of U by partition, for what the part `label_parts.DIVISION` asks for.
+    """Store eigenvectors and degrees of U by piece, for what the part `label_parts.DIVISION` asks for.
 
     Returns
     -------
@@ -180,6 +163,7 @@ def solve_fused(context: Context, executor: Executor, report: Report) -> dict[st
         ``values`` of all columns, those of the components first; ``products``, ``residuals`` of the wanted ones;
         ``stop``, the measure that ended the solve; ``verdict``.
     """
+    executor = of_chunks(context, executor)
     asked = context.finished("label", label_parts.DIVISION)["facts"]
     columns, count = asked["columns"], asked["large"]
     fused_rows.store_all(context, executor, report)
@@ -192,7 +176,7 @@ def solve_fused(context: Context, executor: Executor, report: Report) -> dict[st
         "values": values.tolist(),
         "products": solution.products,
         "residuals": solution.residuals.tolist(),
-        "stop": eigen.stop_of(solution, wanted, asked["tol"], asked["settled"])._asdict(),
+        "stop": eigen.stop_of(solution, wanted, kernel.EMBEDDING_TOL, asked["settled"])._asdict(),
         "verdict": solution.verdict.name,
     }
 
@@ -202,7 +186,7 @@ def _solved(
 ) -> eigen.Solution:
     """The solution outside the components' eigenvectors, whose rows are stored; in this process where U is small."""
     seed, width = context.params.random_state, eigen.block_width(most)
-    if most == 0 or context.m <= levels.COARSEST:
+    if most == 0 or context.m <= levels.COARSEST or context.facts["fuse"]["dense"]:
         return _solved_here(context, columns, asked)
     stored = checkpoints.StoredBlocks(context, "label", executor)
     graph = open_graph(context, executor, "fused", fused_chunk, asked["large"], stored)
@@ -240,19 +224,11 @@ def _solved(
 
 
 def _solved_here(context: Context, columns: int, asked: dict[str, Any]) -> eigen.Solution:
-    """Solve for the eigenvectors of a small U as a whole, and store their rows by partition."""
-    chunks = range(len(chunk_partitions(context)))
-    entries = [
-        (one.data, one.indptr, fused_rows.touched(context, g)[one.indices])
-        for g in chunks
-        for one in [fused_rows.rows(context, g)]
-    ]
-    data, indices = np.concatenate([one for one, _, _ in entries]), np.concatenate([one for _, _, one in entries])
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(one) for _, one, _ in entries]))])
-    U = sp.csr_array((data, indices.astype(np.int32), indptr.astype(np.int32)), shape=(context.m, context.m))
+    """Solve for the eigenvectors of a small or dense U as a whole, and store their rows by piece."""
     inside = np.flatnonzero(fused_rows.components(context, np.arange(context.m)).inside)
+    U = fused_rows.whole(context)
     eigenpairs = kernel.spectrum(
-        sp.csr_array(U[inside][:, inside]),
+        U if len(inside) == context.m else sp.csr_array(sp.csr_array(U)[inside][:, inside]),
         asked["wanted"],
         asked["tol"],
         context.params.random_state,
@@ -261,7 +237,6 @@ def _solved_here(context: Context, columns: int, asked: dict[str, Any]) -> eigen
     )
     vectors = np.zeros((context.m, eigenpairs.vectors.shape[1]), np.float32)
     vectors[inside] = eigenpairs.vectors
-    for b in range(context.n_partitions):
-        part = {"vectors": vectors[slice(*context.span(b))]}
-        context.store.write(context.folders["label"], label_parts.VECTORS + part_name(b), part, {})
+    for g, (low, high) in enumerate(itertools.pairwise(sample_bounds(context))):
+        write_rows(context, g, "label", label_parts.VECTORS, "vectors", vectors[low:high])
     return eigenpairs.solution

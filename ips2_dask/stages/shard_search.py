@@ -75,7 +75,7 @@ def _members(context: Context, s: int) -> tuple[Float32, Int32, Int64 | None]:
     The user's numbers ascend. The last is None where the rows of the input are the samples.
     """
     folder, empty = context.folders["neighbors"], np.empty((0, context.n_features), np.float32)
-    names = ("rows", "entries", "row_entries") if context.rows_by_partition else ("rows", "entries")
+    names = ("rows", "entries", "row_entries") if context.merged else ("rows", "entries")
     found: list[list[AnyArray]] = [[empty], [np.empty((0, 3), np.int32)], [np.empty((0, 2), np.int64)]]
     for name, first in _runs_of(context.facts["neighbors"], s):
         offsets = np.asarray(context.read("neighbors", name, "offsets"))
@@ -84,7 +84,7 @@ def _members(context: Context, s: int) -> tuple[Float32, Int32, Int64 | None]:
             for column, array in zip(found, names, strict=False):
                 column.append(context.store.read_rows(folder, name, array, low, high))
     X, entries, of_rows = (np.concatenate(column) for column in found)
-    return X, entries, of_rows if context.rows_by_partition else None
+    return X, entries, of_rows if context.merged else None
 
 
 def _runs_of(facts: Facts, s: int) -> list[tuple[str, int]]:
@@ -179,7 +179,7 @@ def numbers(context: Context, b: int) -> TaskResult:
         own = np.flatnonzero(ranks >= 0)
         orders.append(members[own[np.argsort(ranks[own])]][first:last])
     arrays: dict[str, AnyArray] = {"order": np.concatenate(orders)}
-    if context.rows_by_partition:
+    if context.merged:
         arrays |= {name: _joined(context, b, name) for name in ("firsts", "copies")}
     return arrays, {}
 

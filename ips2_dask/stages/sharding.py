@@ -101,7 +101,7 @@ def split(context: Context, batch: int) -> TaskResult:
     offsets = np.searchsorted(shard[order], np.arange(context.choices.n_shards + 1))
     users = (context.bounds[first] + rows).astype(np.int32)
     arrays = {"rows": X[rows], "entries": np.column_stack([users, cells[rows]]), "offsets": offsets}
-    if context.rows_by_partition:
+    if context.merged:
         parts = [DISTINCT + part_name(b) for b in range(first, last)]
         columns = [[context.fetch("ingest", part, name) for part in parts] for name in ("firsts", "copies")]
         arrays["row_entries"] = np.column_stack([np.concatenate(column)[rows] for column in columns])
@@ -116,7 +116,7 @@ def _regroup(context: Context, number: int) -> TaskResult:
         number -= len(facts["ranges"][group]) - 1
         group += 1
     low, high = facts["ranges"][group][number : number + 2]
-    names = ("rows", "entries", "row_entries") if context.rows_by_partition else ("rows", "entries")
+    names = ("rows", "entries", "row_entries") if context.merged else ("rows", "entries")
     found, shard = [], []
     for batch in range(*_groups(len(facts["batches"]))[group]):
         name = "batch-" + part_name(batch)

@@ -77,14 +77,8 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
 
 def similarity_parts(context: Context) -> Iterator[Similarities]:
     """Every stored pair of two samples once, part by part."""
-    by_partition = context.choices.vectors == "chunked"
-    order = None if by_partition else context.order()
     for part in numbered_parts(context):
-        pairs = np.stack([part.i, part.j])
-        if by_partition:
-            pairs = np.sort(user_numbers(context, pairs), axis=0).astype(np.int64)
-        elif order is not None:
-            pairs = np.sort(order[pairs], axis=0).astype(np.int64)
+        pairs = np.sort(user_numbers(context, np.stack([part.i, part.j])), axis=0).astype(np.int64)
         yield part._replace(i=pairs[0], j=pairs[1])
 
 

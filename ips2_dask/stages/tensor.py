@@ -27,7 +27,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     if params.tensor == "indecomposable" and choices.operator == "triplets":
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
     if choices.vectors == "chunked":
-        own["reverse_lists"] = "by partition"  # earlier versions stored none
+        own["reverse_lists"] = "by partition"
     return own
 
 

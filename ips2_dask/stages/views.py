@@ -153,11 +153,7 @@ def component_division(context: Context) -> components.Division:
     n = context.choices.n_solved(context.params)
 
     def make() -> components.Division:
-        if context.choices.vectors == "chunked":
-            sizes = np.asarray(context.read("assemble", "whole", "sizes"))
-        else:
-            label = np.asarray(context.read("assemble", "whole", "components"))
-            sizes = np.bincount(label, context.copies()) if label.any() else np.ones(1)
+        sizes = np.asarray(context.read("assemble", "whole", "sizes"))
         if len(sizes) == 1:
             return components.Division(np.zeros(1, np.int32), 1, 1)
         return components.divide_sizes(sizes, n)
@@ -167,38 +163,20 @@ def component_division(context: Context) -> components.Division:
     return division
 
 
-def pair_components(context: Context) -> components.Components:
-    """The components of the pairs by samples, divided as `component_division` says: with an array of all samples."""
-
-    def make() -> components.Components:
-        if context.choices.vectors == "chunked":
-            return components_of(context, np.arange(context.m))
-        return component_division(context).of(np.asarray(context.read("assemble", "whole", "components")))
-
-    name = f"components-{context.choices.n_solved(context.params)}"
-    divided: components.Components = context.cached("assemble", name, make, 4 * context.m)
-    return divided
-
-
 def components_of(context: Context, samples: NDArray[np.integer]) -> components.Components:
-    """`pair_components` at some samples alone, whose numbers ascend and may repeat: ``label`` has one entry of each."""
+    """The components of the pairs of some samples, whose numbers ascend and may repeat, as `component_division` says.
+
+    ``label`` has one entry of each.
+    """
     division = component_division(context)
     if division.total == 1 or not len(samples):
         return division.of(np.zeros(len(samples), np.int32))
-    if context.choices.vectors == "chunked":
-        return division.of(context.rows_of("assemble", "components", samples, "components-"))
-    divided = pair_components(context)
-    return divided._replace(label=divided.label[samples])
+    return division.of(context.rows_of("assemble", "components", samples, "components-"))
 
 
 def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.integer] | None:
     """How many rows of the input ascending samples stand for, (samples,), or None where each is one."""
-    if not context.merged:
-        return None
-    if context.rows_by_partition:
-        return context.copies_at(samples)
-    copies = context.copies()
-    return None if copies is None else copies[samples]
+    return context.copies_at(samples) if context.merged else None
 
 
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:

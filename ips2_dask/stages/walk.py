@@ -1,14 +1,14 @@
-"""Random walks on the fused similarity U: in this process if U fits into its memory, else in chunks on the workers.
+"""Random walks on the fused similarity U, in chunks or in one chunk of all samples.
 
-Labels spread by them to samples that have none, and their ends are a sample's shares of the clusters. In chunks the
-shares are results of tasks (`ips2_dask.stages.block_tasks`). Each row is summed in the order of its columns, so that
-results do not depend on partitions, chunks or workers.
+Labels spread by them to samples that have none, and their ends are a sample's shares of the clusters. The shares are
+results of tasks (`ips2_dask.stages.block_tasks`). Each row is summed in the order of its columns, so that results do
+not depend on partitions, chunks or workers. Of a dense U each sample's largest similarities alone are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,17 +16,16 @@ from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Handle, Report
 from ips2_dask.kernels import rounding as kernel
-from ips2_dask.kernels.operator import MatrixOperator
-from ips2_dask.kernels.sparse import Matrix
+from ips2_dask.kernels.sparse import product
 from ips2_dask.stages import fused_rows, label_parts
 from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touched
 from ips2_dask.stages.checkpoints import StoredBlocks, block_part
 from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
-from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
+from ips2_dask.stages.chunks import n_chunks, of_chunks, sample_bounds, write_rows
 from ips2_dask.store.base import MemoryStore, present
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.typing import AnyArray, Float32, Int32
+from ips2_dask.typing import Float32, Int32
 
 STEPS = 5
 """Products after which the blocks of a spread are stored: a run that is stopped, or loses a worker, goes on from
@@ -37,48 +36,6 @@ RENEWED = "shares-between"
 
 MARK = "walk"
 """The part that says after how many products the stored blocks were made; it is written when all are stored."""
-
-
-class LocalWalk:
-    """Walks on a U that is a matrix of this process; of a dense U each sample's largest similarities alone are used.
-
-    Labels are arrays (m,) in the run's numbering.
-
-    Parameters
-    ----------
-    context : Context
-    U : CSR or dense (m, m)
-        The similarity that was embedded.
-    """
-
-    def __init__(self, context: Context, U: Matrix) -> None:
-        self._context, self._U = context, U
-        self._c = context.params.n_clusters
-        self._multiply = MatrixOperator(kernel.walk_matrix(U if sp.issparse(U) else kernel.thinned(U))).matmat
-
-    def spread(self, labels: Int32) -> Int32:
-        """The cluster of the largest share where ``labels`` are -1, the others as they are; -1 where none reaches."""
-        spread = kernel.largest_share(kernel.spread(self._multiply, labels, self._c))
-        return np.where(labels >= 0, labels, spread)
-
-    def cut(self, labels: Int32) -> float:
-        """The normalised cut of a partition."""
-        return kernel.cut_of(self._U, labels, self._c)
-
-    def finish(self, labels: Int32) -> Float32:
-        """Store the shares of all samples; returns that of each sample's own cluster."""
-        context, F = self._context, kernel.one_hot(labels, self._c)
-        for _ in range(kernel.WALK):
-            F = self._multiply(F)
-        F = kernel.with_own(F, labels)
-        for b in range(context.n_partitions):
-            context.store.write(context.folders["label"], _shares_part(b), {"shares": F[slice(*context.span(b))]}, {})
-        return F[np.arange(len(labels)), labels]
-
-
-def _shares_part(b: int) -> str:
-    """The part of stage ``label`` that has partition b's shares."""
-    return label_parts.SHARES + part_name(b)
 
 
 # ---- what walks in chunks do on a chunk. Chunk g has n_g samples
@@ -95,23 +52,23 @@ def _walk_needed(context: Context, g: int) -> dict[int, Int32]:
     return needed_rows(among, np.searchsorted(among, bounds).tolist(), bounds, g)
 
 
+class Leaves(NamedTuple):
+    """Rows of a chunk that are in a leaf of a tree, and their labels."""
+
+    rows: NDArray[np.integer]
+    labels: Int32
+
+
 def step(
-    context: Context,
-    g: int,
-    leaves: str,
-    matrix: sp.csr_array,
-    own: Float32,
-    around: Around,
-    needed: Needed,
-    *others: Float32,
+    matrix: sp.csr_array, leaves: Leaves | None, own: Float32, around: Around, needed: Needed, *others: Float32
 ) -> Float32:
     """The shares (n_g, c) after one more product; rows that are known from the leaves of a tree are set back.
 
     Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
     """
-    F = np.asarray(matrix @ touched(own, around, needed, others), np.float32)
-    if leaves:
-        _set_leaves(context, g, leaves, F)
+    F = np.asarray(product(matrix, touched(own, around, needed, others)), np.float32)
+    if leaves is not None:
+        F[leaves.rows] = kernel.one_hot(leaves.labels, F.shape[1])
     return F
 
 
@@ -125,29 +82,23 @@ def first_shares(context: Context, g: int, prefix: str, numbers: Int32) -> Float
 
 def _labels(context: Context, g: int, prefix: str, numbers: Int32) -> Int32:
     """Labels of chunk g from the parts with this prefix, in the clusters' final numbers: (n_g,) int32."""
-    folder, partitions = context.folders["label"], range(*chunk_partitions(context)[g])
-    return numbers[np.concatenate([context.store.read(folder, prefix + part_name(b), "labels") for b in partitions])]
+    samples = np.arange(*sample_bounds(context)[g : g + 2])
+    return numbers[context.rows_of("label", "labels", samples, prefix, remember=False)]
 
 
-def _leaves(context: Context, g: int, part: str) -> tuple[NDArray[np.integer], Int32]:
-    """The rows of chunk g that are in a leaf of a tree, and their labels, from the tree's part."""
+def leaves_of(context: Context, g: int, part: str) -> Leaves:
+    """The rows of chunk g that are in a leaf of a tree, from the tree's part."""
     low, high = sample_bounds(context)[g : g + 2]
     drawn, leaves = (np.asarray(context.read("label", part, name)) for name in ("drawn", "labels"))
     own = (drawn >= low) & (drawn < high) & (leaves >= 0)
-    return drawn[own] - low, leaves[own]
+    return Leaves(drawn[own] - low, leaves[own])
 
 
-def _set_leaves(context: Context, g: int, part: str, F: Float32) -> None:
-    """Set the rows of the shares F (n_g, c) back that are known from the leaves of a tree."""
-    rows, labels = _leaves(context, g, part)
-    F[rows] = kernel.one_hot(labels, F.shape[1])
-
-
-def leaf_shares(context: Context, g: int, part: str) -> Float32:
+def leaf_shares(context: Context, g: int, leaves: Leaves) -> Float32:
     """1 in the column of each label that is known from the leaves of a tree, else 0: (n_g, c) float32."""
     low, high = sample_bounds(context)[g : g + 2]
     F = np.zeros((high - low, context.params.n_clusters), np.float32)
-    _set_leaves(context, g, part, F)
+    F[leaves.rows] = kernel.one_hot(leaves.labels, F.shape[1])
     return F
 
 
@@ -162,31 +113,21 @@ def reached(context: Context, g: int, F: Float32) -> int:
     return int(F.any(axis=1).sum())
 
 
-def _store_rows(context: Context, g: int, prefix: str, name: str, values: AnyArray) -> dict[str, Receipt]:
-    """Store an array of chunk g's rows by partition; returns the receipts of the parts."""
-    first, last = chunk_partitions(context)[g]
-    low, written = context.bounds[first], {}
-    for b in range(first, last):
-        part, rows = prefix + part_name(b), values[context.bounds[b] - low : context.bounds[b + 1] - low]
-        written[part] = context.store.write(context.folders["label"], part, {name: rows}, {})
-    return written
-
-
 def _store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> dict[str, Receipt]:
-    """Store by partition the cluster of the largest share, -1 without any; a tree's leaves have labels already.
+    """Store by piece the cluster of the largest share, -1 without any; a tree's leaves have labels already.
 
     Returns the receipts of the parts.
     """
     walked = kernel.largest_share(F)
-    rows, labels = _leaves(context, g, leaves)
+    rows, labels = leaves_of(context, g, leaves)
     walked[rows] = labels
-    return _store_rows(context, g, prefix, "labels", walked)
+    return write_rows(context, g, "label", prefix, "labels", walked)
 
 
 def _store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> dict[str, Receipt]:
-    """Store the shares (n_g, c) of chunk g by partition; returns the receipts of the parts."""
+    """Store the shares (n_g, c) of chunk g by piece; returns the receipts of the parts."""
     F = kernel.with_own(F, _labels(context, g, prefix, numbers))
-    return _store_rows(context, g, label_parts.SHARES, "shares", F)
+    return write_rows(context, g, "label", label_parts.SHARES, "shares", F)
 
 
 # ---- tasks of cuts
@@ -194,7 +135,7 @@ def _store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Floa
 
 def _largest_degree(context: Context, g: int) -> float:
     """The largest degree in U of chunk g's samples."""
-    return float(np.asarray(fused_rows.affinity_rows(context, g).sum(axis=1)).max(initial=0.0))
+    return float(np.asarray(fused_rows.cut_rows(context, g).sum(axis=1)).max(initial=0.0))
 
 
 def cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
@@ -202,11 +143,11 @@ def cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutS
     among, (low, high) = fused_rows.touched(context, g), sample_bounds(context)[g : g + 2]
     labels = np.asarray(context.rows_of("label", "labels", among, prefix))
     own = labels[slice(*np.searchsorted(among, (low, high)))]
-    return kernel.cut_sums(fused_rows.affinity_rows(context, g), labels, own, context.params.n_clusters, scale)
+    return kernel.cut_sums(fused_rows.cut_rows(context, g), labels, own, context.params.n_clusters, scale)
 
 
-class ChunkedWalk:
-    """Walks on a U whose rows are in chunks on the workers, and never gathered.
+class Walk:
+    """Walks on a U whose rows are in chunks and never gathered.
 
     Labels are parts by partition, named by their prefix: no process holds those of all samples.
 
@@ -219,10 +160,11 @@ class ChunkedWalk:
 
     def __init__(self, context: Context, executor: Executor, report: Report) -> None:
         fused_rows.store_all(context, executor, report)
-        self._context, self._executor = context, executor
+        self._context, self._executor = context, of_chunks(context, executor)
+        executor = self._executor
         self._shared = executor.share(context)
         self._stored = StoredBlocks(context, "label", executor)
-        self._chunks = range(len(chunk_partitions(context)))
+        self._chunks = range(n_chunks(context))
         self._matrix: list[Handle] = []
         self._halo: Halo | None = None
         self._scale: float | None = None
@@ -263,7 +205,7 @@ class ChunkedWalk:
             self._matrix = self._each(walk_rows)
         return self._halo
 
-    def _walked(self, F: Block, products: int, leaves: str = "") -> Block:
+    def _walked(self, F: Block, products: int, leaves: Block | None = None) -> Block:
         """The block after some products, which are sent together."""
         halo = self._opened()
         at_once = max(1, MOST_TASKS // halo.n_tasks)
@@ -275,10 +217,8 @@ class ChunkedWalk:
                         task = self._executor.submit(
                             f"label-step-{g}",
                             step,
-                            self._shared,
-                            g,
-                            leaves,
                             self._matrix[g],
+                            None if leaves is None else leaves[g],
                             F[g],
                             *halo.around("label", F, g),
                         )
@@ -302,11 +242,12 @@ class ChunkedWalk:
         prefix : str
             Of the parts to store.
         """
-        products, F = self._latest() or (0, self._each(leaf_shares, leaves))
+        known = self._each(leaves_of, leaves)
+        products, F = self._latest() or (0, self._each(leaf_shares, blocks=known))
         n_before = -1
         while True:
             more = STEPS - products % STEPS if products < kernel.SPREAD_PRODUCTS else 1
-            F, products = self._walked(F, more, leaves), products + more
+            F, products = self._walked(F, more, known), products + more
             if products % STEPS == 0:
                 F = self._store(F, products)
             if products >= kernel.SPREAD_PRODUCTS:

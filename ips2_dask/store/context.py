@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ input's partitions, and of a sharded run's partitions."""
 READ_AHEAD = 8
 """Partitions of a remote store that a task reads at a time for rows of many of them: a few times its own in memory."""
 
-PINNED = frozenset({("ingest", "distinct"), ("neighbors", "whole"), ("assemble", "whole"), ("fuse", "sums-whole")})
+PINNED = frozenset({("neighbors", "whole")})
 """Parts with arrays over all samples, which every task of a stage looks at: the cache keeps them pinned."""
 
 
@@ -84,7 +84,7 @@ class Context:
     def read(self, stage: str, part: int | str, name: str) -> AnyArray:
         """One stored array of an earlier stage; kept in the cache. Do not write into it."""
         folder, part = self.folders[stage], part_name(part)
-        if isinstance(self.store, MemoryStore):
+        if isinstance(self.store, MemoryStore) and self.store.holds(folder, part):
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
         pin = f"{stage} {name}" if (stage, part) in PINNED else ""
@@ -149,9 +149,8 @@ class Context:
 
     # ---- which rows of the input they are
     #
-    # Where rows are fewer samples (`merged`), the ingest stores ``firsts`` and ``place``: a run in core whole, one in
-    # chunks by partition (`rows_by_partition`). A sharded graph stores the ``order`` of its samples by partition, and
-    # in chunks ``firsts`` and ``copies`` in that order too.
+    # Where rows are fewer samples (`merged`), the ingest stores ``firsts``, ``copies`` and ``place`` by partition. A
+    # sharded graph stores the ``order`` of its samples by partition, and ``firsts`` and ``copies`` in that order too.
 
     @property
     def merged(self) -> bool:
@@ -159,17 +158,9 @@ class Context:
         return "bounds" in self.facts.get("ingest", {})
 
     @property
-    def rows_by_partition(self) -> bool:
-        """Whether ``firsts``, ``copies`` and ``place`` are stored by partition, where rows are merged or left out."""
-        return "row_bounds" in self.facts.get("ingest", {})
-
-    @property
     def n_rows(self) -> int:
         """Number of rows of the input."""
-        if self.rows_by_partition:
-            return int(self.facts["ingest"]["row_bounds"][-1])
-        receipt = self.receipt("ingest", "distinct") if self.merged else None
-        return self.m if receipt is None else int(receipt["arrays"]["place"]["shape"][0])
+        return int(self.facts["ingest"]["row_bounds"][-1]) if self.merged else self.m
 
     @property
     def _row_parts(self) -> tuple[str, str]:
@@ -190,21 +181,16 @@ class Context:
 
         That of the first of equal rows, where they are one sample.
         """
-        if self.rows_by_partition:
+        if self.merged:
             return self._among_clustered(self._of_samples(*self._row_parts, "firsts", 8))
-        order = self._of_samples("neighbors", ORDER, "order", 4, "order") if self._is_sharded else None
-        if not self.merged:
-            return order
-        firsts = self._among_clustered(np.asarray(self.read("ingest", "distinct", "firsts")))
-        return firsts if order is None else firsts[order]
+        return self._of_samples("neighbors", ORDER, "order", 4, "order") if self._is_sharded else None
 
     def user_numbers(self, b: int) -> Integer:
         """The user's number of each sample of partition b: (rows,), see `order`."""
-        if self.rows_by_partition:
-            stage, prefix = self._row_parts
-            return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
-        order = self.order() if self.merged else None
-        return self.distinct_numbers(b) if order is None else order[slice(*self.span(b))]
+        if not self.merged:
+            return self.distinct_numbers(b)
+        stage, prefix = self._row_parts
+        return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
 
     def distinct_numbers(self, b: int) -> Integer:
         """The number of each sample of partition b among the distinct ones, as the ingest has them: (rows,)."""
@@ -223,12 +209,7 @@ class Context:
         return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
 
     def distinct_places(self, low: int = 0, high: int | None = None) -> Int32:
-        """The distinct sample that rows low .. high - 1 of the input are, -1 for one left out, where rows are merged.
-
-        Of a run that stores them by partition no others are read.
-        """
-        if not self.rows_by_partition:
-            return np.asarray(self.read("ingest", "distinct", "place"))[low:high]
+        """The distinct sample that rows low .. high - 1 of the input are where rows are merged, -1 for none."""
         bounds, folder = np.asarray(self.facts["ingest"]["row_bounds"]), self.folders["ingest"]
         high = int(bounds[-1]) if high is None else high
         found = [np.empty(0, np.int32)]
@@ -248,19 +229,10 @@ class Context:
 
     def copies(self) -> Int64 | None:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
-        if not self.merged:
-            return None
-        if self.rows_by_partition:
-            return self._of_samples(*self._row_parts, "copies", 8).astype(np.int64)
-
-        def make() -> Int64:
-            place = np.asarray(self.place())
-            return np.bincount(place[place >= 0], minlength=self.m)
-
-        return self.cached(self.samples_stage, "rows-of-samples", make, 8 * self.m)
+        return self._of_samples(*self._row_parts, "copies", 8).astype(np.int64) if self.merged else None
 
     def copies_at(self, samples: Integer) -> Integer:
-        """How many rows ascending samples stand for, of a run that stores this by partition: (samples,) int32."""
+        """How many rows ascending samples stand for, where rows are merged: (samples,) int32."""
         stage, prefix = self._row_parts
         return self.rows_of(stage, "copies", samples, prefix)
 
@@ -314,14 +286,27 @@ class Context:
                 return self.store.made[name]
         return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, pin)
 
-    def rows_of(self, stage: str, name: str, samples: Integer, prefix: str = "", *, remember: bool = True) -> AnyArray:
-        """Rows of a partitioned array for sorted samples, partition by partition; a few at a time behind a URL."""
-        owners, read = self.owner(samples), self.read if remember else self.fetch
+    def rows_of(
+        self,
+        stage: str,
+        name: str,
+        samples: Integer,
+        prefix: str = "",
+        *,
+        remember: bool = True,
+        bounds: Sequence[int] | None = None,
+    ) -> AnyArray:
+        """Rows of a partitioned array for sorted samples, partition by partition; a few at a time behind a URL.
+
+        ``bounds``: of other parts than the partitions.
+        """
+        bounds, read = self.bounds if bounds is None else bounds, self.read if remember else self.fetch
+        cuts = np.searchsorted(samples, bounds)
 
         def rows(b: int) -> AnyArray:
-            return read(stage, f"{prefix}{part_name(b)}", name)[samples[owners == b] - self.bounds[b]]
+            return read(stage, f"{prefix}{part_name(b)}", name)[samples[cuts[b] : cuts[b + 1]] - bounds[b]]
 
-        wanted, remote = np.unique(owners).tolist(), is_remote(self.store.location or "")
+        wanted, remote = np.flatnonzero(np.diff(cuts)).tolist(), is_remote(self.store.location or "")
         parts = list(side_by_side(rows, wanted, READ_AHEAD) if remote else map(rows, wanted))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-FORMAT = 3
+FORMAT = 4
 """Version of the run directory; another one is refused."""
 
 STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
@@ -152,11 +152,10 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "pairwise": Array("S there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
         "high_order": Array("V there: (entries,) float64", False),
         "touched": Array("samples that a partition has entries of, ascending: (n,) int32", True, True),
-        "sums": Array("row sums of S and V: (2, m) float64; of a partition, in exact halves: (2, 2, n)", False),
-        "halves": Array("in chunked runs, the same by samples in `touched`: (n, 2, 2) float64", False, True),
+        "halves": Array("their row sums of S and V in its entries, in exact halves: (n, 2, 2) float64", False, True),
         "source_start": Array("where the senders of each partition begin: (partitions + 1,) int64", True),
         "sources": Array("sender, and its first row and one past the last: (n, 3) int32", True),
-        "row_sums": Array("in chunked runs, row sums of S and V of a partition's samples: (rows, 2) float64", False),
+        "row_sums": Array("row sums of S and V of a partition's samples: (rows, 2) float64", False),
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
     },
     "label": {
@@ -168,7 +167,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "place": Array("place of each component of U among those looked at, -1 for others: (components,) int64", True),
         "rows": Array("rows of the input in each of these: (n,) float64", False),
         "which": Array("of these the ones that a partition has members of: (n,) int64", True),
-        "sums": Array("sums of their members: (n, f) float64", False),
+        "sums": Array("sums of their members, in multiples of 2^-30: (n, f) int64", False),
         "counts": Array("how many these are: (n,) int64", True),
         "means": Array("their means: (n, f) float64", False),
         "gaps": Array("smallest distance of a member to the mean, or of an allowed sample: (n,) float64", False),

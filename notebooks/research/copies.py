@@ -20,7 +20,7 @@ from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.stages import embedding
+from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_similarity, weighed
 from ips2_dask.typing import Integer
 
@@ -77,11 +77,12 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
             took = {"distinct": len(runs["default"].distinct), "seconds": time.perf_counter() - begun}
             yield {**_record(data, variant, runs[variant].labels), **took}
     context, distinct = runs["default"]._context, {"distinct": len(runs["default"].distinct)}
-    U, inside, followed = read_similarity(context, "fused"), embedding.own_rows(context), embedding.follows(context)
-    copies = context.copies()
+    copies, followed = context.copies(), np.arange(context.m)
     copies = np.ones(context.m, np.int64) if copies is None else copies
-    if inside is not None:
-        U, copies = sp.csr_array(U[inside][:, inside]), copies[inside]
+    if label_results.has_followers(context):
+        followed = label_results.of_all(context, "follows")
+    inside, place = np.unique(followed, return_inverse=True)
+    U, copies = sp.csr_array(read_similarity(context, "fused")[inside][:, inside]), copies[inside]
     for edges, power in POWERS.items():
         affinity = weighed(U, copies.astype(np.float64) ** power)
         solved = kernel.spectrum(affinity, c, kernel.EMBEDDING_TOL, seed, columns=c + 8, settled=kernel.SETTLED)
@@ -93,12 +94,8 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
                 weights = copies.astype(np.float64) ** other
                 labels = model.fit(kernel.leading_columns(points, columns), sample_weight=weights).labels_
                 rounds.append((rounding.cut_of(affinity, labels, c), columns, labels))
-            cut, columns, whole = min(rounds, key=lambda one: one[0])
-            if inside is not None:
-                all_of_them = np.full(context.m, -1, np.int32)
-                all_of_them[inside] = whole
-                whole = all_of_them[followed]
-            record = _record(data, f"edges {edges}, k-means {means}", context.by_row(whole))
+            cut, columns, labels = min(rounds, key=lambda one: one[0])
+            record = _record(data, f"edges {edges}, k-means {means}", context.by_row(labels[place]))
             yield {**record, **distinct, "columns": columns, "cut": cut}
 
 

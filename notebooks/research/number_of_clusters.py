@@ -16,7 +16,9 @@ import numpy as np
 from known_sets import OPEN, SCORES, TABLES, LabelledData, labelled_data, measuring, number, script, share, table
 from scipy.optimize import linprog
 
+from ips2_dask.bench.graph import QUIET
 from ips2_dask.bench.harness import Record
+from ips2_dask.executors.base import Job, SerialExecutor
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
 from ips2_dask.kernels.labels import kmeans_best
@@ -24,7 +26,8 @@ from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.stages import choose, embedding
+from ips2_dask.runs import label_results
+from ips2_dask.stages import choose, kmeans
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
@@ -112,16 +115,18 @@ class Evidence:
         self._edges: list[tuple[Float, int]] = []
         columns = min(context.params.n_embedded, context.m)
         self.columns = {share: max(2, round(share * columns)) for share in SHARES}
-        points = np.asarray(context.read("label", "embedding", "embedding"))
+        points = label_results.of_all(context, "embedding")
+        job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
+        SerialExecutor().map(job, context, range(context.n_partitions), QUIET)
         self.trees: Trees = {share: self._tree(context, share) for share in SHARES}
         self.total = self._by_total_persistence()
         self.modularities = modularities(read_affinity(context), points, most, context.params.random_state)
         # the spectrum as the rule by the eigengap has it where no tree can be built
-        self.values: Float64 = choose._gaps_in_core(context).values
+        self.values: Float64 = choose._by_gaps(context, SerialExecutor(), QUIET).values
 
     def _tree(self, context: Context, share: float) -> list[density.Level]:
         part = Rounding("density", self.columns[share], 0).part
-        arrays, facts = embedding.one_rounding(context, part)
+        arrays, facts = kmeans.one_rounding(context, part)
         edges, n = np.asarray(arrays["edges"]), int(facts["drawn"])
         self._edges.append((edges, n))
         return density.levels(edges, n, self.most) if len(edges) else []

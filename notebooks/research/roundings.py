@@ -18,13 +18,14 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from ips2_dask.bench.harness import Record
 from ips2_dask.kernels import density, rounding
+from ips2_dask.kernels.labels import leading_columns
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
+from ips2_dask.runs import label_results, layers
 from ips2_dask.runs.run import Run
-from ips2_dask.stages import label, roundings
+from ips2_dask.stages import roundings
 from ips2_dask.stages.similarity_views import read_affinity
-from ips2_dask.stages.walk import LocalWalk
 from ips2_dask.typing import Float, Integer
 
 COLUMNS = ("data", "draw", "variant", "outcome", *SCORES, "rounding", "columns", "cut", "left_out", "seconds")
@@ -43,25 +44,31 @@ def candidates(finished: Run) -> list[tuple[rounding.Candidate, Integer]]:
     fewest samples out.
     """
     context = finished._context
-    tasks = roundings.roundings(context.params, context.m, density.available())
-    receipts = {task: context.receipt("label", f"{roundings.PREFIX}{task.part}") for task in tasks}
-    parts = label._Found(context, LocalWalk(context, read_affinity(context)), receipts)
-    parts.candidates = [one for one in parts._densities() if one.clusters]
-    for one in list(parts.candidates):
-        parts._add_cut(one, parts._spread(one))
-    for columns in dict.fromkeys(task.columns for task in tasks):
-        parts._add_kmeans(columns)
-    return [(one, context.by_row(parts._labels[one.rounding, one.columns][0])) for one in parts.candidates]
+    points, U, order = label_results.of_all(context, "embedding"), read_affinity(context), context.order()
+    found = []
+    for task in roundings.roundings(context.params, context.m, density.available()):
+        part = f"{roundings.PREFIX}{task.part}"
+        if task.way == "kmeans":
+            centers = np.asarray(context.read("label", part, "centroids"))
+            nearest, _ = rounding.nearest_centers(leading_columns(points, task.columns), centers)
+            labels, left_out = context.by_row(nearest), 0.0
+        else:
+            left_out = context.finished("label", part)["facts"]["left_out"]
+            if left_out is None:
+                continue
+            drawn, leaves = (np.asarray(context.read("label", part, name)) for name in ("drawn", "labels"))
+            labels = layers._spread(context, rounding.walk_matrix(U), drawn, leaves)
+        cut = rounding.cut_of(U, labels if order is None else labels[order], context.params.n_clusters)
+        clusters = len(np.unique(labels[labels >= 0]))
+        found.append((rounding.Candidate(task.way, task.columns, clusters, cut, left_out), labels))
+    return found
 
 
 def known_cut(finished: Run, known: Integer) -> float:
-    """The normalised cut of the known classes (m,) on the fused similarity of a run; of equal rows the last counts."""
+    """The normalised cut of the known classes (m,) on the fused similarity of a run; of equal rows the first counts."""
     context = finished._context
-    place, samples = context.place(), np.asarray(known)
-    if place is not None:
-        samples = np.zeros(context.m, samples.dtype)
-        samples[place[place >= 0]] = known[place >= 0]
-    classes, samples = np.unique(samples, return_inverse=True)  # a draw may miss one
+    order = context.order()
+    classes, samples = np.unique(known if order is None else known[order], return_inverse=True)  # a draw may miss one
     return rounding.cut_of(read_affinity(context), samples.astype(np.int32), len(classes))
 
 

@@ -1,8 +1,7 @@
 """How many requests each stage of a run sends to a loopback S3 server, by the number of partitions.
 
 ``python tests/cluster/request_table.py`` prints a table of stages x partitions, and what one more partition takes. The
-lock's heartbeats and the states that a solve stores on its way are left out: how many there are follows the clock. From
-500 samples on k-means is dealt to five tasks, not one, so runs with fewer are not to be compared with those with more.
+lock's heartbeats and the states that a solve stores on its way are left out: how many there are follows the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from ips2_dask.store import lock
 from ips2_dask.store.layout import STAGES
 
 PARTITIONS = (4, 8, 16)
-"""Even numbers: a chunk of block vectors is two partitions here."""
 
 OUTSIDE = "between stages"
 """What is asked for before, between and after them: the lock, the manifest."""

@@ -16,10 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
-from ips2_dask.kernels import fusion, ritz, warm_start
-from ips2_dask.kernels.components import Components
+from ips2_dask.kernels import fusion, ritz
 from ips2_dask.kernels.eigen import (
-    DENSE_BELOW,
     GAIN,
     MAX_DEGREE,
     MAX_GAIN,
@@ -473,37 +471,11 @@ def sample_graph(m: int = 400) -> tuple[Array, Array]:
     return N.astype(np.int32), d
 
 
-@pytest.mark.parametrize("m", [120, DENSE_BELOW + 40])
-def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian(m: int) -> None:
-    N, _ = sample_graph(m)
-    A = np.zeros((m, m))
-    np.put_along_axis(A, N.astype(np.int64), 1.0, axis=1)
-    A = np.maximum(A, A.T)
-    label = reference.components(A).astype(np.int32)
-    count = int(label.max()) + 1
-    w = warm_start.graph_start(N, Components(label, count, count), 6, 0)
-    u = w * np.sqrt(A.sum(axis=1))[:, None]
-    L = reference.laplacian(A)
-    values = np.linalg.eigvalsh(L)[::-1][count:]
-    rayleigh = np.einsum("ij,ij->j", u, L @ u) / np.einsum("ij,ij->j", u, u)
-    np.testing.assert_allclose(rayleigh[:4], values[:4], atol=1e-2)
-    assert np.linalg.norm(L @ u - u * rayleigh, axis=0)[:4].max() <= 2e-2
-
-
 def test_the_start_on_pairs_is_the_sum_of_both_samples_times_the_pairs_root() -> None:
     w = np.array([[1.0, -2], [3, 4], [5, 6]])
     found = np.empty((3, 2), np.float32)
     ritz.start_rows(w, np.array([[0, 0], [0, 2], [1, 2]], np.int32), np.array([1.0, 2.0, 0.5]), found)
     np.testing.assert_allclose(found, [[2, -4], [12, 8], [4, 5]])
-
-
-@pytest.mark.parametrize("columns", [3, 12, 40])
-def test_few_samples_start_as_many_columns_as_they_can(columns: int) -> None:
-    N, _ = sample_graph(20)
-    w = warm_start.graph_start(N, Components(np.zeros(20, np.int32), 1, 1), columns, 0)
-    assert w.shape[0] == 20
-    assert 0 < w.shape[1] <= columns
-    assert np.isfinite(w).all()
 
 
 def symmetric_products(values: Array) -> Array:

@@ -41,7 +41,7 @@ def level(A: sp.csr_array, seed: int = 0, samples: Array | None = None, without:
         kept, of_kept = np.unique(np.delete(label, without), return_inverse=True)
         count, label = len(kept), np.zeros_like(label)
         label[np.delete(np.arange(len(degrees)), without)] = of_kept
-    return levels.Graph(A, degrees, label, count, seed, samples)
+    return levels.Graph(A, degrees, label, count, seed, np.arange(len(degrees)) if samples is None else samples)
 
 
 def states(A: sp.csr_array, rounds: int, seed: int = 0) -> Array:

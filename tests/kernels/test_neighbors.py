@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ips2_dask.kernels import neighbors, similarity
-from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.kernels.parallel import map_chunks, threads
 from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.kernels.tensor import block_distances
@@ -221,17 +220,6 @@ def test_reverse_lists_name_the_neighbourhoods_of_a_sample_in_order(any_data: Ar
     start, centers = reverse_lists(N.astype(np.int32))
     for i in range(len(N)):
         assert centers[start[i] : start[i + 1]].tolist() == [p for p, row in enumerate(N.tolist()) if i in row]
-
-
-@pytest.mark.parametrize("k", [2, 3, 6])
-def test_components_are_those_of_the_joined_samples_numbered_by_their_smallest(any_data: Array, k: int) -> None:
-    N = reference.neighborhoods(reference.distances(any_data), k)
-    joined = np.zeros((len(N), len(N)))
-    for row in N:
-        joined[row[0], row] = joined[row, row[0]] = 1
-    label, count = neighborhood_components(N.astype(np.int32))
-    np.testing.assert_array_equal(label, reference.components(joined))
-    assert count == label.max() + 1
 
 
 @given(n=st.integers(0, 100), size=st.integers(1, 30), count=st.integers(1, 5))

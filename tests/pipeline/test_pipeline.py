@@ -28,6 +28,7 @@ from ips2_dask.kernels.rounding import FEW_SAMPLES
 from ips2_dask.params import CHOICES
 from ips2_dask.pipeline.prepare import open_inputs, prepare
 from ips2_dask.stages import views
+from ips2_dask.store.context import part_name
 from ips2_dask.store.layout import STAGES
 
 Array = npt.NDArray[Any]
@@ -194,7 +195,9 @@ def test_component_vectors_are_each_on_one_component_and_nowhere_else() -> None:
 
 
 def islands_of(found: Run) -> list[Array]:
-    label = np.asarray(found._context.read("assemble", "whole", "components"))
+    context = found._context
+    parts = [context.read("assemble", "components-" + part_name(b), "components") for b in range(context.n_partitions)]
+    label = np.concatenate(parts)
     return [np.flatnonzero(label == component) for component in range(label.max() + 1)]
 
 

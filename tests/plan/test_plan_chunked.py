@@ -50,9 +50,9 @@ def test_large_runs_fit_into_common_machines(m: int, workers: int, worker: int, 
 
 
 def test_terms_of_a_large_solve_are_those_that_a_pencil_gives() -> None:
-    """100,000,000 samples at k = 5, 32 columns, 191 chunks of 524,288 to 564,288 samples on 200 workers."""
+    """100,000,000 samples at k = 5, 32 columns, 191 chunks of 524,288 samples on 200 workers."""
     plan = make_plan(10**8, 64, TWENTY, n_workers=200)
-    chunk, block = 564_288, 564_288 * 32 * 4
+    chunk, block = 524_288, 524_288 * 32 * 4
     filter_ = _terms(plan, "eigen", "worker", "filter of the sample graph")
     assert filter_["blocks of the filter"] == pytest.approx(3 * block, rel=0.01)
     # y, the one before it and the result, and twice the rows that are touched: as they come, and side by side
@@ -146,7 +146,7 @@ def test_more_workers_need_less_each_down_to_a_floor_that_does_not_follow_the_sa
 def test_a_driver_with_as_many_partitions_does_not_follow_the_samples() -> None:
     plans = [
         make_plan(m, 16, Params(n_clusters=20, shards=1000), rows=m // 1000, vectors="chunked", n_workers=20)
-        for m in (20 * 10**6, 200 * 10**6)
+        for m in (100 * 10**6, 200 * 10**6)
     ]
     few, many = ({stage.name: stage.peak("driver") for stage in plan.stages} for plan in plans)
     for name, phase in few.items():
@@ -154,7 +154,7 @@ def test_a_driver_with_as_many_partitions_does_not_follow_the_samples() -> None:
         assert phase is not None
         assert more is not None
         if name == "ingest":  # which reads a partition now and then
-            assert more.bytes - phase.bytes == 24 * 16 * (200_000 - 20_000)
+            assert more.bytes - phase.bytes == 24 * 16 * (200_000 - 100_000)
         else:
             assert more.bytes <= phase.bytes
 

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from ips2_dask import Features, Params, Resources, Run, open_run, run
 from ips2_dask.runs import h5ad, label_results
-from ips2_dask.stages import chunked_label
+from ips2_dask.stages import label
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.files import RowFiles
 
@@ -116,7 +116,7 @@ def test_a_sparse_similarity_in_one_process_is_written_by_ranges_too(tmp_path: P
 @pytest.mark.slow
 def test_no_array_of_an_export_grows_with_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 90)
+    monkeypatch.setattr(label, "BUCKET_ROWS", 90)
     for m in (300, 600):
         found = run(
             repeated(m),

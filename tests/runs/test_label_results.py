@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from chunked_layout import in_chunks
-from harness import slowly
+from harness import run_in_chunks, slowly
 from pyarrow import parquet
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
@@ -51,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=slowly(CASES, "exact", "density", "kmeans", "incomplete"))
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """A run of whole arrays, and the same by partition and bucket."""
+    """A run in core, and the same in chunks with small buckets."""
     folder = tmp_path_factory.mktemp(request.param)
     X, features = groups(), None
     if request.param == "incomplete":
@@ -59,8 +58,10 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
         X, features = with_equal_and_incomplete_rows(), Features(missing="drop")
     resources = Resources(partition_rows=PARTITION)
-    made = run(X, Params(n_clusters=C, **CASES[request.param]), resources, store=folder / "whole", features=features)
-    return open_run(folder / "whole"), in_chunks(made, folder / "chunks", BUCKET)
+    params = Params(n_clusters=C, **CASES[request.param])
+    run(X, params, resources, store=folder / "whole", features=features)
+    chunks = run_in_chunks(X, params, folder / "chunks", PARTITION, BUCKET, features=features)
+    return open_run(folder / "whole"), chunks
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from chunked_layout import in_chunks
+from harness import run_in_chunks
 from sklearn.datasets import load_digits
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -125,10 +125,11 @@ def test_equal_rows_have_one_point_and_rows_that_were_left_out_have_none(without
 
 @pytest.fixture(params=["exact", "shards"])
 def both(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Run, Run]:
-    """A run of whole arrays, and the same by partition and bucket."""
+    """A run in core, and the same in chunks with small buckets."""
     shards = {"graph": "shards", "shards": 4} if request.param == "shards" else {}
-    whole = run(table(400), Params(n_clusters=C, **shards), Resources(partition_rows=50), store=tmp_path / "whole")
-    return whole, in_chunks(whole, tmp_path / "chunks", 128)
+    params = Params(n_clusters=C, **shards)
+    whole = run(table(400), params, Resources(partition_rows=50), store=tmp_path / "whole")
+    return whole, run_in_chunks(table(400), params, tmp_path / "chunks", 50, 128)
 
 
 @pytest.mark.slow

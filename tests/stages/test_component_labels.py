@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from harness import graph_components
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask import Params
 from ips2_dask.executors.base import SerialExecutor
-from ips2_dask.kernels.components import neighborhood_components, smallest_members
+from ips2_dask.kernels.components import smallest_members
 from ips2_dask.plan.choices import Choices
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages.component_labels import GROUP, label_components
@@ -124,7 +125,7 @@ def test_the_components_of_neighbourhoods_are_those_of_the_whole_graph(seed: int
     for b in range(3):
         context.store.write("neighbors", part_name(b), {"indices": N[bounds[b] : bounds[b + 1]].astype(np.int32)}, {})
     edges = np.concatenate([neighborhood_edges(context, b) for b in range(3)])
-    np.testing.assert_array_equal(found_of(edges, list(bounds))[0], neighborhood_components(N.astype(np.int32))[0])
+    np.testing.assert_array_equal(found_of(edges, list(bounds))[0], graph_components(N))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 20), st.integers(1, 30))

@@ -12,11 +12,11 @@ import scipy.sparse as sp
 from harness import ShuffledExecutor, slowly
 from sklearn.datasets import make_blobs
 
-from ips2_dask import Features, Params, Resources, run
+from ips2_dask import Params, Resources, run
 from ips2_dask.kernels import duplicates, shards
-from ips2_dask.plan.choices import Choices, choose
+from ips2_dask.plan.choices import Choices
 from ips2_dask.progress import Progress, Reporter
-from ips2_dask.stages import chunked_label, ingest_duplicates
+from ips2_dask.stages import ingest_duplicates
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.stages.views import copies_of
 from ips2_dask.store.base import MemoryStore
@@ -119,10 +119,10 @@ def test_given_distances_and_a_given_graph_are_those_of_distinct_rows() -> None:
     np.testing.assert_array_equal(own[by_graph.first_rows], own)
 
 
-def _merged(X: Any, left_out: Any, merges: bool, by_partition: bool) -> Context:
+def _merged(X: Any, left_out: Any, merges: bool) -> Context:
     """The context of a run in memory after equal rows of X were merged and some left out, 70 in a partition."""
     store, bounds = MemoryStore(), (*range(0, len(X), 70), len(X))
-    choices = Choices("shards", 1, "matrix-free", "chunked", rows_by_partition=by_partition)
+    choices = Choices("shards", 1, "matrix-free", "chunked")
     params, facts = Params(n_clusters=3, duplicates="merge" if merges else "keep"), {"ingest": {"missing": "drop"}}
     context = Context(store, params, bounds, X.shape[1], choices, {"ingest": "ingest", "tensor": "tensor"}, facts)
     for b in range(context.n_partitions):
@@ -139,10 +139,7 @@ def _merged(X: Any, left_out: Any, merges: bool, by_partition: bool) -> Context:
 
 @pytest.mark.parametrize("values", [2, 4, 9])
 @pytest.mark.parametrize("merges", [False, True])
-@pytest.mark.parametrize("by_partition", [False, True])
-def test_samples_are_numbered_by_their_first_rows(
-    values: int, merges: bool, by_partition: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_samples_are_numbered_by_their_first_rows(values: int, merges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duplicates, "RANGE_ROWS", 50)
     rng = np.random.default_rng(values)
     X = rng.integers(0, values, (300, 3)).astype(np.float32)
@@ -154,9 +151,8 @@ def test_samples_are_numbered_by_their_first_rows(
         firsts, sample = np.unique(staying[first[inverse.ravel()]], return_inverse=True)
     place = np.full(300, -1)
     place[staying] = sample
-    found = _merged(X, left_out, merges, by_partition)
+    found = _merged(X, left_out, merges)
     parts = range(found.n_partitions)
-    assert found.rows_by_partition is by_partition
     assert found.n_rows == 300
     np.testing.assert_array_equal(found.order(), firsts)
     np.testing.assert_array_equal(found.place(), place)
@@ -167,29 +163,6 @@ def test_samples_are_numbered_by_their_first_rows(
         np.testing.assert_array_equal(found.distinct_places(low, high), place[low:high])
     some = np.arange(0, found.m, 2)
     np.testing.assert_array_equal(copies_of(found, some), np.bincount(sample)[some])
-
-
-@pytest.mark.parametrize("shards_", [None, 4])
-def test_runs_in_chunks_that_keep_the_numbers_of_rows_by_partition_or_whole_are_equal(
-    shards_: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X, _ = _repeated(4)
-    X[7, 1] = np.nan
-    params, resources = dataclasses.replace(MERGED, shards=shards_), Resources(partition_rows=50, vectors="chunked")
-    monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 70)
-    found = run(X, params, resources, features=Features(missing="drop"))
-
-    def whole(*arguments: Any, **options: Any) -> Choices:  # as runs of earlier versions have them
-        return dataclasses.replace(choose(*arguments, **options), rows_by_partition=False)
-
-    monkeypatch.setattr("ips2_dask.plan.plan.choose", whole)
-    other = run(X, params, resources, features=Features(missing="drop"))
-    assert (found._context.rows_by_partition, other._context.rows_by_partition) == (True, False)
-    for name in ("labels", "certainty", "embedding", "first_rows", "distinct", "dropped"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
-    np.testing.assert_array_equal(found.clustered.neighbors.indices, other.clustered.neighbors.indices)
-    keys = [one.manifest["stages"][0]["folder"] for one in (found, other)]
-    assert keys[0] != keys[1]
 
 
 def test_zero_equals_negative_zero_and_digests_follow_rows() -> None:

@@ -8,10 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import reference
-import scipy.sparse as sp
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import Params, Resources, run
@@ -64,28 +60,6 @@ def test_a_graph_in_small_pieces_has_no_islands() -> None:
     assert components.divide(labels_of(190, *[10] * 20), 2).large == 21
 
 
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(0, 9))
-def test_the_central_row_is_the_one_nearest_to_the_mean_of_its_run(sizes: list[int], seed: int) -> None:
-    X = np.random.default_rng(seed).integers(0, 9, (sum(sizes), 2)).astype(np.float32)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    found = components.central_rows(X, starts)
-    for run_of, (low, n) in enumerate(zip(starts, sizes, strict=True)):
-        squares = np.square(X[low : low + n] - X[low : low + n].mean(axis=0, dtype=np.float64)).sum(axis=1)
-        assert found[run_of] == low + np.argmin(squares)
-    D = np.abs(X[:, :1] - X[:, 0])
-    for run_of, (low, n) in enumerate(zip(starts, sizes, strict=True)):
-        inner = D[low : low + n, low : low + n].sum(axis=1, dtype=np.float64)
-        assert components.central_of_distances(D, starts)[run_of] == low + np.argmin(inner)
-
-
-def test_joined_pieces_hang_together_by_the_median_edge() -> None:
-    U = sp.csr_array(sp.block_diag([np.full((2, 2), 0.5), np.full((3, 3), 0.25)], format="csr"))
-    found = components.joined(U, np.array([0, 0]), np.array([4, 4]))
-    assert connected_components(found, directed=False)[0] == 1
-    assert found[0, 4] == found[4, 0] == 0.25
-    assert (found != found.T).nnz == 0
-
-
 def test_an_island_changes_no_label_of_the_others() -> None:
     X, _ = far_groups(150, 150, 7)
     X[150:300, 0] -= 96.5  # the two large groups touch
@@ -126,7 +100,6 @@ def test_islands_are_the_same_in_any_partition_and_chunk(resources: Resources, m
     X, _ = far_groups(180, 180, 7, 8)
     X[180:360, 0] -= 96
     first = run(X, Params(n_clusters=3))
-    monkeypatch.setattr("ips2_dask.stages.islands.BLOCK_VALUES", 7)
     other = run(X, Params(n_clusters=3), resources)
     np.testing.assert_array_equal(first.labels, other.labels)
     np.testing.assert_allclose(first.eigenvalues, other.eigenvalues, atol=1e-4)

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import Features, Params, Resources, Run, open_run, run
-from ips2_dask.readers.labels import classes_of
 from ips2_dask.runs import label_results
 from ips2_dask.runs.sample import RunSample
 from ips2_dask.stages import known_labels
@@ -77,13 +76,12 @@ def lengths(found: Run) -> list[int]:
 
 
 @pytest.mark.slow
-def test_no_part_of_a_run_in_chunks_has_the_labels_of_all_rows(tmp_path: Path) -> None:
+def test_no_part_has_the_labels_of_all_rows(tmp_path: Path) -> None:
     found, codes = made(tmp_path)
     assert lengths(found) == [70, 70, 70, 70, 20]
     check(found, codes)
     check(open_run(tmp_path / "run"), codes)
     whole = run(tmp_path / "birds.csv", PARAMS, labels_column="kind", features=Features(missing="drop"))
-    assert lengths(whole) == [M]
     np.testing.assert_array_equal(whole.known_labels, codes)  # type: ignore[arg-type]
 
 
@@ -96,21 +94,3 @@ def test_a_bucket_that_is_lost_is_made_again(tmp_path: Path) -> None:
     assert lengths(again) == [70, 70, 70, 70, 20]
     check(again, codes)
     np.testing.assert_array_equal(again.labels, found.labels)
-
-
-@pytest.mark.slow
-def test_a_run_of_an_earlier_version_keeps_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def in_one_part(context: Any, source: Any) -> Any:
-        classes = classes_of(source)
-        assert classes is not None
-        return {"known": np.concatenate(list(classes.codes(M)))}, [str(name) for name in classes.names]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(known_labels, "store_codes", in_one_part)
-        found, codes = made(tmp_path)
-    assert lengths(found) == [M]
-    check(found, codes)
-    again, _ = made(tmp_path)
-    assert lengths(again) == [M]
-    assert all(stage["skipped"] for stage in again.report()["stages"])
-    check(again, codes)

@@ -127,6 +127,5 @@ def test_a_plan_has_the_operator_that_is_asked_for(operator: str, vectors: str) 
     assert choose(50_000_000, 16, params, vectors="auto") == choose(50_000_000, 16, params, vectors="chunked")
     assert choose(50_000_000, 16, params).operator == operator
     assert choose(5_000, 16, params, vectors=vectors).operator == operator
-    assert choose(5_000, 16, Params(), vectors="chunked").operator == "matrix-free"
     needed = {kind: make_plan(10**6, 16, Params(operator=kind), vectors="chunked") for kind in OPERATORS}
     assert needed["triplets"].disk_bytes > needed["matrix-free"].disk_bytes

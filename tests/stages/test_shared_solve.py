@@ -1,5 +1,6 @@
 """A finished run's eigenpairs do for other numbers of clusters, whichever number came first."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -47,4 +48,6 @@ def test_numbers_of_clusters_with_blocks_of_one_width_share_a_solve():
 
 def test_who_says_how_many_gets_as_many():
     assert choose(M, 10, Params(n_clusters=4, n_eigenpairs=30)).shared == 30
-    assert choose(M, 10, Params(n_clusters=4), vectors="chunked").shared == 0
+    assert choose(M, 10, Params(n_clusters=4), vectors="chunked") == dataclasses.replace(
+        choose(M, 10, Params(n_clusters=4)), vectors="chunked"
+    )

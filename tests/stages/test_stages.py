@@ -25,6 +25,7 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.pipeline.keys import MODULES
+from ips2_dask.store.base import Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.zarr_store import ZarrStore
@@ -200,7 +201,7 @@ def test_components_are_those_of_the_oracles_tensor(any_data: Array) -> None:
         N = reference.neighborhoods(reference.distances(any_data), k)
         pairs = reference.active_pairs(N)
         label = reference.components(reference.restricted(reference.tensor(reference.distances(any_data), N), pairs))
-        of_samples = whole(found, "assemble", "components")
+        of_samples = np.concatenate(parts(found, "assemble", "components", "components-"))
         np.testing.assert_array_equal(of_samples[pairs[:, 0]], of_samples[pairs[:, 1]])
         assert len(set(zip(of_samples[pairs[:, 0]].tolist(), label.tolist(), strict=True))) == label.max() + 1
         assert facts(found, "assemble")["components"] == label.max() + 1
@@ -335,16 +336,9 @@ def doubled(name: str, module: Any, seen: list[str]) -> Any:
     return SimpleNamespace(VERSION=module.VERSION, depends_on=module.depends_on, run=run_twice)
 
 
-def arrays_of(store: ZarrStore, folder: str) -> list[tuple[str, str]]:
-    """Part and name of every array of a folder of a run on disk, from the receipts."""
-    found = []
-    for name in store.files.names(folder):
-        if name.endswith(".json") and name not in ("stage.json", "zarr.json"):
-            part = name.removesuffix(".json")
-            receipt = store.receipt(folder, part)
-            assert receipt is not None
-            found += [(part, array) for array in receipt["arrays"]]
-    return found
+def arrays_of(store: Store, folder: str) -> list[tuple[str, str]]:
+    """Part and name of every array of a folder of a run, from the receipts."""
+    return [(part, array) for part, receipt in store.parts(folder).items() for array in receipt["arrays"]]
 
 
 @pytest.mark.slow
@@ -494,10 +488,10 @@ def test_an_array_that_was_put_in_the_place_of_another_is_noticed(spoiled: Path)
 
 def test_a_missing_receipt_is_named(spoiled: Path) -> None:
     folder = next(path.name for path in spoiled.iterdir() if path.name.startswith("label"))
-    (spoiled / folder / "whole.json").unlink()
+    (spoiled / folder / "rows-000000.json").unlink()
     found = open_run(spoiled)
     for read in (lambda: found.labels, lambda: found.write_labels(spoiled.parent / "labels.csv")):
-        with pytest.raises(Damaged, match=f"{folder}/whole: the receipt is missing or damaged"):
+        with pytest.raises(Damaged, match=f"{folder}/rows-000000: the receipt is missing or damaged"):
             read()
     assert not (spoiled.parent / "labels.csv").exists()
 
@@ -505,7 +499,7 @@ def test_a_missing_receipt_is_named(spoiled: Path) -> None:
 def test_what_a_damaged_array_gives_is_an_error_and_never_a_result(spoiled: Path) -> None:
     assert len(open_run(spoiled).labels) == 31
     cache.clear()
-    place = next(place for _, part, name, place in every_array(spoiled) if (part, name) == ("whole", "labels"))
+    place = next(place for _, part, name, place in every_array(spoiled) if (part, name) == ("rows-000000", "labels"))
     (chunk,) = chunks(place)
     chunk.unlink()
     with pytest.raises(Damaged, match="labels"):

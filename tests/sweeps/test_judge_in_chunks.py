@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chunked_layout import in_chunks
+from harness import run_in_chunks
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, Resources, Run, run
@@ -20,12 +20,12 @@ SETTINGS = JudgeSettings(2, 0)
 
 @pytest.fixture(scope="module", params=["auto", "kmeans"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
-    """A run of whole arrays, and the same by partition and bucket."""
+    """A run in core, and the same in chunks with small buckets."""
     folder = tmp_path_factory.mktemp(request.param)
     X, _ = make_blobs(300, 4, centers=3, random_state=3)
     params = Params(n_clusters=3, graph="shards", shards=4, assign_labels=request.param)
     whole = run(X, params, Resources(partition_rows=40), store=folder / "whole")
-    return whole, in_chunks(whole, folder / "chunks", 64)
+    return whole, run_in_chunks(X, params, folder / "chunks", 40, 64)
 
 
 def judged(found: Run) -> dict[str, Any]:
