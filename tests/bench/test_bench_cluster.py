@@ -87,7 +87,6 @@ def test_near_chunks_are_the_nearest_by_number() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.xfail(strict=True, reason="260 s and 2.4 GB were measured: a result's whole lineage stays known")
 def test_two_hundred_workers_keep_the_scheduler_s_limits(tmp_path: Path) -> None:
     """The solves of a run of 100 million samples in the plan's 382 chunks."""
     found = {str(one["kind"]): one for one in cluster.measure(200, None, 20, 100_000_000, 20, tmp_path)}
