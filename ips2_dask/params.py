@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from ips2_dask.errors import BadInput
+from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, parse_bytes, whole
 from ips2_dask.kernels.metrics import METRICS
 
 LEAST_RECALL = 0.95
@@ -36,106 +36,6 @@ EMBEDDED_BEYOND = 8
 lambda_c+1 are all but equal, since either vector may be the c-th. See docs/method.md, Tuned constants."""
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
-
-# ---- how the value of an option is read
-
-
-def _whole(name: str, value: Any, low: int, high: int | None, why: str) -> int:
-    """The whole number, from ``low`` to ``high``; of ``high`` samples there may be fewer, which the remedy says."""
-    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
-    if is_whole and low <= int(value) and (high is None or int(value) <= high):
-        return int(value)
-    allowed, remedy = f"a whole number of at least {low}", f"give {name}={low} or more"
-    if high is not None:
-        allowed += f" and at most {high}"
-        if is_whole and int(value) > high:
-            remedy = f"give {name}={high} or less, but no more than there are samples"
-    raise BadInput(name, repr(value), allowed, why, remedy)
-
-
-def _real(name: str, value: Any, low: float, high: float, why: str, closed: bool) -> float:
-    inside = False
-    try:
-        number = float(value)
-        inside = (low <= number <= high) if closed else (low < number < high)
-    except (TypeError, ValueError):
-        number = math.nan
-    if isinstance(value, bool | str) or not inside or math.isinf(number):
-        between = f"a number from {low:g} to {high:g}" if closed else f"a number above {low:g}"
-        if not closed and math.isfinite(high):
-            between += f" and below {high:g}"
-        raise BadInput(name, repr(value), between, why, f"give {name} inside that range")
-    return number
-
-
-def _bandwidth(name: str, value: Any) -> str | float:
-    why = "the kernel exp(-d^2 / 2 t^2) would not be defined"
-    if not isinstance(value, str):
-        return _real(name, value, 0.0, math.inf, why, False)
-    if value not in ("mean", "median"):
-        raise BadInput("bandwidth", repr(value), "mean, median or a number above 0", why, "give bandwidth='mean'")
-    return value
-
-
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-
-
-def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | None:
-    """Number of bytes in a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
-
-    Raises
-    ------
-    BadInput
-        If the text is no size above zero.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", str(text).lower())
-    size = float(match[1]) * _UNITS[match[2]] if match else 0.0
-    if not 1 <= size < 2**63:
-        raise BadInput(
-            name, repr(text), "a size such as 4GiB or 512MB", "no limit could be kept", "give a number with a unit"
-        )
-    return int(size)
-
-
-def _read(default: Any, read: Callable[[str, Any], Any], words: Sequence[str] = ()) -> Any:
-    """A field whose value is what ``read(name, value)`` gives, or None where that is the default."""
-    return dataclasses.field(default=default, metadata={"read": read, "words": tuple(words)})
-
-
-def _number(default: int | None, low: int, high: int | None, why: str) -> Any:
-    """A field for whole numbers from ``low`` to ``high``; ``why`` says what would go wrong with others."""
-    return _read(default, lambda name, value: _whole(name, value, low, high, why))
-
-
-def _between(default: float | None, low: float, high: float, why: str, *, closed: bool = False) -> Any:
-    """A field for numbers between two others, which are allowed themselves if ``closed``."""
-    return _read(default, lambda name, value: _real(name, value, low, high, why, closed))
-
-
-def _one_of(default: str, *words: str) -> Any:
-    """A field for some words, of which ``default`` is one."""
-
-    def read(name: str, value: object) -> str:
-        if value not in words:
-            allowed = f"one of {', '.join(words)}"
-            raise BadInput(name, repr(value), allowed, "there would be no rule for it", "choose one of them")
-        return str(value)
-
-    return _read(default, read, words)
-
-
-def _check_each(record: Params | Resources) -> None:
-    """Read every value of a record, which is frozen."""
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if "read" in field.metadata and not (value is None and field.default is None):
-            object.__setattr__(record, field.name, field.metadata["read"](field.name, value))
-
-
-# ---- the options
-
 
 ONE_COLUMN = "rows of a single column, scaled to length 1, would all be the same point"
 
@@ -170,8 +70,7 @@ class Params:
         the run (`Run.unit`), in which samples lie 32 to 64 from their mean (root mean square).
     tensor : {"indecomposable", "decomposable"}
         Which tensor similarity.
-    metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
-            "correlation", "hellinger", "precomputed"}
+    metric : (those of `METRICS`)
         Distance d of two samples, as SciPy and pynndescent define it under this name, but for two: ``cosine`` is the
         chord sqrt(2 (1 - cos)) between the directions of two rows, and ``correlation`` the same of rows less their
         means, sqrt(2 (1 - r)). They order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
@@ -229,45 +128,47 @@ class Params:
     """
 
     # an int once the record is made: "auto" is spelt by ``max_clusters`` in it
-    n_clusters: int | Any = _number(8, 1, None, "there would be no cluster to put samples into")  # noqa: RUF009
-    n_neighbors: int = _number(5, 2, MAX_NEIGHBORS, "neighbourhoods would hold no pair, or blocks beyond any memory")
-    sigma: float = _between(1.0, 0.0, 1e30, "every tensor entry would be 1, or grow with the distance")
-    epsilon: float = _between(1e-4, 1e-30, 1e-3, "equal samples would divide by zero, or it is not the paper's tensor")
-    tensor: str = _one_of("indecomposable", "indecomposable", "decomposable")
-    metric: str = _one_of("euclidean", *METRICS)
-    affinity: str = _one_of("heat-knn", "heat-knn", "gaussian", "precomputed")
-    bandwidth: str | float = _read("mean", _bandwidth)
-    high_order: str = _one_of("rms", "rms", "abs", "signed")
-    fusion: str = _one_of("average", "average", "normalized")
-    fusion_weight: float = _between(0.5, 0.0, 1.0, "the fused similarity would not lie between S and V", closed=True)
-    method: str = _one_of("ips2", "ips2", "ppc")
-    embedding: str = _one_of("spectral", "spectral", "none")
-    assign_labels: str = _one_of("auto", "auto", "kmeans", "density", "leiden")
-    resolution: float = _between(1.0, 0.0, 1e30, "all samples would be one community")
-    scale: str = _one_of("none", "none", "zscore", "minmax", "l2")
-    duplicates: str = _one_of("merge", "merge", "keep")
-    operator: str = _one_of("auto", "auto", "matrix-free", "triplets")
-    graph: str = _one_of("auto", "auto", "exact", "shards", "pynndescent")
-    tol: float | None = _between(None, 0.0, 1.0, "the solver would never stop, or stop at once")
-    random_state: int = _number(0, 0, None, "no later run could be made to give the same labels")
-    max_clusters: int | None = _number(None, 2, None, "there would be nothing to choose from")
-    n_eigenpairs: int | None = _number(None, 1, None, "there would be nothing to share")
-    n_components: int | None = _number(None, 1, None, ONE_COLUMN)
-    shards: int | None = _number(None, 1, None, "no shard would hold the samples")
+    n_clusters: int | Any = number(8, 1, None, "there would be no cluster to put samples into")  # noqa: RUF009
+    n_neighbors: int = number(5, 2, MAX_NEIGHBORS, "neighbourhoods would hold no pair, or blocks beyond any memory")
+    sigma: float = between(1.0, 0.0, 1e30, "every tensor entry would be 1, or grow with the distance")
+    epsilon: float = between(1e-4, 1e-30, 1e-3, "equal samples would divide by zero, or it is not the paper's tensor")
+    tensor: str = one_of("indecomposable", "decomposable")
+    metric: str = one_of(*METRICS)
+    affinity: str = one_of("heat-knn", "gaussian", "precomputed")
+    bandwidth: str | float = made("mean", mean_or_number)
+    high_order: str = one_of("rms", "abs", "signed")
+    fusion: str = one_of("average", "normalized")
+    fusion_weight: float = between(0.5, 0.0, 1.0, "the fused similarity would not lie between S and V", closed=True)
+    method: str = one_of("ips2", "ppc")
+    embedding: str = one_of("spectral", "none")
+    assign_labels: str = one_of("auto", "kmeans", "density", "leiden")
+    resolution: float = between(1.0, 0.0, 1e30, "all samples would be one community")
+    scale: str = one_of("none", "zscore", "minmax", "l2")
+    duplicates: str = one_of("merge", "keep")
+    operator: str = one_of("auto", "matrix-free", "triplets")
+    graph: str = one_of("auto", "exact", "shards", "pynndescent")
+    tol: float | None = between(None, 0.0, 1.0, "the solver would never stop, or stop at once")
+    random_state: int = number(0, 0, None, "no later run could be made to give the same labels")
+    max_clusters: int | None = number(None, 2, None, "there would be nothing to choose from")
+    n_eigenpairs: int | None = number(None, 1, None, "there would be nothing to share")
+    n_components: int | None = number(None, 1, None, ONE_COLUMN)
+    shards: int | None = number(None, 1, None, "no shard would hold the samples")
 
     def __post_init__(self) -> None:
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
             object.__setattr__(self, "n_clusters", 2)
             if self.max_clusters is None:
                 object.__setattr__(self, "max_clusters", MAX_CLUSTERS)
-        _check_each(self)
+        for name, value in checked(self).items():
+            object.__setattr__(self, name, value)
         self._check_together()
 
     def _check_together(self) -> None:
         """Refuse values that do not go with each other."""
         if self.n_components is not None and (self.n_clusters > 1 or self.max_clusters is not None):
-            _whole("n_components", self.n_components, 2, None, ONE_COLUMN)
-        by_sets, by_shares = self.metric == "jaccard", self.metric == "hellinger"
+            whole("n_components", self.n_components, 2, None, ONE_COLUMN)
+        rows = METRICS[self.metric].rows
+        by_sets, by_shares = rows == "presence", rows == "root shares"
         if (by_shares and self.scale == "zscore") or (by_sets and self.scale in ("zscore", "minmax")):
             negative = "about half of all values would be negative, and have no square root"
             found = f"{self.scale!r} with metric={self.metric!r}"
@@ -332,6 +233,20 @@ class Params:
         return dataclasses.asdict(self)
 
 
+_METRICS = ", ".join(f'"{name}"' for name in METRICS)
+Params.__doc__ = (Params.__doc__ or "").replace("(those of `METRICS`)", f"{{{_METRICS}}}")
+
+NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("tensor", "decomposable", ("sigma", "epsilon", "operator"), "that tensor is made of S, and is never assembled"),
+    ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
+    ("affinity", "precomputed", ("bandwidth",), "S is given"),
+    ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
+    *(("graph", graph, ("shards",), "nothing is in shards") for graph in ("exact", "pynndescent")),
+    *(("assign_labels", by, ("resolution",), "only Leiden has one") for by in ("auto", "kmeans", "density")),
+)
+"""A parameter, one of its values, the parameters that no stage reads with that value, and why."""
+
+
 def entries(names: Collection[str]) -> dict[str, str]:
     """The entries of some parameters in the docstring of `Params`, for those who take them too; two may share one."""
     section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0] + "\n"
@@ -371,19 +286,20 @@ class Resources:
         Samples in a partition; None follows the shape of the data.
     """
 
-    n_workers: int | None = _number(None, 1, None, "nothing would do the work")
-    threads_per_worker: int = _number(1, 1, None, "nothing would do the work")
-    memory_limit: int | str | None = _read(None, lambda name, value: parse_bytes(value, name))
+    n_workers: int | None = number(None, 1, None, "nothing would do the work")
+    threads_per_worker: int = number(1, 1, None, "nothing would do the work")
+    memory_limit: int | str | None = made(None, lambda name, value: parse_bytes(value, name))
     scratch: str | None = None
     scheduler: str | None = None
     cluster: str | None = None
     tls: str | None = None
     insecure: bool = False
-    partition_rows: int | None = _number(None, 1, None, "no partition would hold the samples")
-    vectors: str = _one_of("auto", "auto", "in-core", "chunked")
+    partition_rows: int | None = number(None, 1, None, "no partition would hold the samples")
+    vectors: str = one_of("auto", "in-core", "chunked")
 
     def __post_init__(self) -> None:
-        _check_each(self)
+        for name, value in checked(self).items():
+            object.__setattr__(self, name, value)
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

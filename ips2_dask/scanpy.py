@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Mapping
@@ -15,12 +16,13 @@ import numpy as np
 from scipy import sparse
 
 from ips2_dask.errors import BadInput, IPS2Warning
-from ips2_dask.params import Params, Resources, parse_bytes
+from ips2_dask.fields import parse_bytes
+from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers import is_anndata, open_anndata_source
 from ips2_dask.readers.faults import reading
 from ips2_dask.readers.objects import REPRESENTATION
-from ips2_dask.runs.h5ad import WRITTEN, anndata_io, check_key, names_of, old_results, own_results
+from ips2_dask.runs.h5ad import WRITTEN, anndata_io, names_of, old_results, own_results
 from ips2_dask.runs.label_results import SAMPLE_COLUMNS
 from ips2_dask.store.files import partial_file
 from ips2_dask.typing import Int32
@@ -153,7 +155,7 @@ def ips2(
     if similarity is not None:
         params = {"affinity": "precomputed", **params}
     file = Path(os.path.realpath(adata.filename)) if backed and adata.file._filemode != "r" else None
-    check_key(key_added)
+    _check_key(key_added)
     _check_apart(key_added, use_rep, knn_graph, similarity)
     old, stored = _check_names(adata, key_added), []
     if file is not None:
@@ -186,6 +188,15 @@ def ips2(
         for key, value in values.items():
             getattr(adata, part)[key] = value
     return adata if copy else None
+
+
+def _check_key(key: object) -> None:
+    """Raise ``BadInput`` for a key that an AnnData could not keep in a file, or that would hide what it keeps there."""
+    if isinstance(key, str) and key.isprintable() and re.fullmatch(r"(?!__|_index$|\.*$)[^/]+", key):
+        return
+    allowed = "a printable name without a slash, that is not '_index', not dots alone, and does not begin with '__'"
+    otherwise = "a file with such names could not be read back"
+    raise BadInput("key_added", repr(key), allowed, otherwise, "give a name such as 'ips2'")
 
 
 def _check_apart(key: str, use_rep: str | None, knn_graph: str | None, similarity: str | None) -> None:
@@ -294,7 +305,7 @@ def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
 
 def _write(path: Path, added: Added, old: Collection[str]) -> None:
     """Write what is added into an .h5ad, and take old results out of it; all of that, or nothing where it fails."""
-    write_elem = _writer()
+    write_elem: Callable[[Any, str, Any], None] = anndata_io().write_elem
     try:
         with partial_file(path) as partial:
             shutil.copy(path, partial)
@@ -304,8 +315,9 @@ def _write(path: Path, added: Added, old: Collection[str]) -> None:
                 for part, values in added.items():
                     group = file.require_group(part)
                     for key, value in values.items():
-                        is_category = part == "obs" and value.dtype == "category"
-                        write_elem(group, key, value.array if is_category else _plain(value))
+                        if part == "obs":  # a column
+                            value = value.array if value.dtype == "category" else value.to_numpy()
+                        write_elem(group, key, value)
                 columns = [str(column) for column in file["obs"].attrs.get("column-order", [])]
                 columns = [column for column in columns if f"obs/{column}" not in old]
                 columns += [key for key in added["obs"] if key not in columns]
@@ -317,11 +329,6 @@ def _write(path: Path, added: Added, old: Collection[str]) -> None:
         raise BadInput(str(path), found, "a place with room for a copy of it", why, remedy) from None
 
 
-def _plain(value: Any) -> Any:
-    """A column's values as an array; anything else as it is."""
-    return value.to_numpy() if hasattr(value, "to_numpy") else value
-
-
 def _evidence(choice: dict[str, Any] | None) -> Added:
     """Why there are as many clusters, as arrays with the chosen number first; nothing where it was given."""
     if choice is None or not choice["candidates"]:
@@ -331,8 +338,3 @@ def _evidence(choice: dict[str, Any] | None) -> Added:
         if choice["candidates"][0][name] is not None:
             evidence[name] = np.array([one[name] for one in choice["candidates"]])
     return {"choice": evidence}
-
-
-def _writer() -> Callable[[Any, str, Any], None]:
-    writer: Callable[[Any, str, Any], None] = anndata_io().write_elem
-    return writer

@@ -56,23 +56,6 @@ def without_columns(rounding: dict[str, Any]) -> str:
     return "U" if rounding["rounding"] == "leiden" else "rows of U"
 
 
-def rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
-    """The chosen rounding and the others with a normalised cut, in words; None where no cut is known."""
-    ranked = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
-    if not ranked:
-        return None
-    first, *others = ranked
-    where = first["columns"] or without_columns(first)
-    text = f"{WAYS[first['rounding']]} on {where}: normalised cut {first['cut']:.2f}"
-    if first["rounding"] == "density":
-        text += f", {first['left_out']:.0%} left out"
-    rest: list[str] = []
-    for before, one in zip([None, *others], others, strict=False):
-        same = before is not None and before["rounding"] == one["rounding"]
-        rest.append(f"{'' if same else WAYS[one['rounding']] + ' '}on {one['columns']}: {one['cut']:.2f}")
-    return "; ".join([text, *([", ".join(rest)] if rest else [])])
-
-
 def stage_results(summary: dict[str, Any]) -> dict[str, str]:
     """The result of each stage in a few words, from `Run.report`."""
     nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
@@ -95,7 +78,7 @@ def stage_results(summary: dict[str, Any]) -> dict[str, str]:
     if chosen is not None:
         on = count(chosen["columns"], "column") if chosen["columns"] else without_columns(chosen)
         by = f" by {WAYS[chosen['rounding']]} on {on}"
-    return {
+    return {stage["name"]: "" for stage in summary["stages"]} | {
         "ingest": count(summary["partitions"], "partition") + equal,
         "neighbors": f"{summary['builder']} graph{then}, recall {summary['recall']:.4f}",
         "tensor": f"{summary['P']:,} active pairs{nnz}",

@@ -27,8 +27,7 @@ from test_readers import FORMATS, written
 
 from ips2_dask import Params, open_run, run
 from ips2_dask.cli.main import main as ips2
-from ips2_dask.clusters import shipped
-from ips2_dask.clusters.config import NOT_CLUSTERS
+from ips2_dask.clusters.config import NOT_CLUSTERS, shipped
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.readers import open_source
 from ips2_dask.store.cache import cache

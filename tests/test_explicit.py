@@ -186,7 +186,7 @@ HUGE = np.broadcast_to(0.0, (101**2, 101**2))  # takes no memory
         (explicit.tensor_similarity, {"data": X, "kind": "mixed"}, "'mixed'"),
         (explicit.tensor_similarity, {"data": X, "kind": "decomposable"}, "shape (6, 2)"),
         (explicit.tensor_similarity, {"data": np.eye(6), "kind": "decomposable", "n_neighbors": 3}, "n_neighbors"),
-        (explicit.tensor_similarity, {"data": X, "n_neighbors": 7}, "m = 6"),
+        (explicit.tensor_similarity, {"data": X, "n_neighbors": 7}, "at most 6"),
         (explicit.tensor_similarity, {"data": X, "n_neighbors": 1}, "found 1"),
         (explicit.tensor_similarity, {"data": X, "n_neighbors": 2.5}, "found 2.5"),
         (explicit.tensor_similarity, {"data": X, "sigma": 0}, "sigma"),

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from ips2_dask.errors import BadInput, IPS2Error
-from ips2_dask.params import CHOICES, MAX_CLUSTERS, PAPER, PRESETS, Params, Resources, parse_bytes
+from ips2_dask.fields import parse_bytes
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PAPER, PRESETS, Params, Resources
 
 WORDS = {field.name: CHOICES[field.name] for field in dataclasses.fields(Params) if field.name in CHOICES}
 

@@ -14,6 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import IPS2, Params, Resources, Run, run
 from ips2_dask.datasets import Dataset, available, load
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.metrics import scores
 
 Array = npt.NDArray[Any]
@@ -157,7 +158,7 @@ def test_new_images_are_clustered_as_well_as_those_of_the_fit(capsys: pytest.Cap
     assert same >= 0.99
 
 
-PYNNDESCENTS = ("manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "hellinger")
+PYNNDESCENTS = [name for name, one in METRICS.items() if one.compares_pairs or name == "hellinger"]
 
 
 @pytest.mark.slow
@@ -176,8 +177,8 @@ def test_pynndescents_graph_of_images_has_the_recall_that_is_promised_by_scipys_
         roots = np.sqrt(X / X.sum(axis=1, keepdims=True) / 2)
         d = cdist(roots[rows], roots)
     else:
-        given = X != 0 if metric == "jaccard" else X
-        d = cdist(given[rows], given, "cityblock" if metric == "manhattan" else metric)
+        given = X != 0 if METRICS[metric].rows == "presence" else X
+        d = cdist(given[rows], given, METRICS[metric].scipy)
     d[np.arange(500), rows] = -1
     listed = np.take_along_axis(d, found.neighbors.indices[rows].astype(np.int64), axis=1)[:, 1:]
     assert (listed <= np.sort(d, axis=1)[:, 5:6] * (1 + 1e-5)).mean() >= 0.95

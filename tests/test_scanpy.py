@@ -486,7 +486,7 @@ def test_a_file_is_as_it_was_where_writing_fails_half_way(
             raise OSError(28, "No space left on device") if fault == "disk" else TypeError("no such value")
         write(group, key, value)
 
-    monkeypatch.setattr("ips2_dask.scanpy._writer", lambda: failing)
+    monkeypatch.setattr("anndata.io.write_elem", failing)
     with pytest.raises(BadInput if fault == "disk" else TypeError):
         ips2(adata, 5)
     assert path.read_bytes() == bytes_before

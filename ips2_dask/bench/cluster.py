@@ -63,17 +63,8 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
     shortly before its end; ``again`` are the tasks that are done a second time, and ``products_again`` the chunks'
     products among them.
 
-    Parameters
-    ----------
-    workers : int
-    chunks : int, optional
-        Of the samples, at most: chunks are whole blocks of the grid. None takes the plan's number.
-    near : int
-        Chunks of which each chunk needs rows: the neighbouring ones by number.
-    samples, clusters : int
-        Of the simulated run: the width of a block follows from the clusters.
-    folder : Path
-        For the run directory, and the scheduler's file.
+    Chunks are whole blocks of the grid, so that there may be fewer; None takes the plan's number. Each needs rows of so
+    many ``near`` ones, the neighbouring ones by number. The width of a block follows from the clusters.
     """
     context, solve = setting(samples, chunks, near, clusters, folder)
     shape: Record = {"workers": workers, "chunks": solve.chunks, "near": near, "samples": samples, "c": clusters}

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ips2_dask.bench import records
+from ips2_dask.cli.options import Part, add, add_params, add_resources, params_of, resources_of
 from ips2_dask.errors import BadInput
-from ips2_dask.params import Params, Resources
+from ips2_dask.sweeps.grid import numbers, whole_numbers
 
 FEATURES, CLUSTERS = 64, 20  # of generated data, unless told
 OPERATORS = ("matrix-free", "triplets")
@@ -26,26 +27,23 @@ SYSTEMS = (
 )
 
 
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """``10000,31623`` as numbers above 0."""
-    try:
-        numbers = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 such as 5,10")
-    return numbers
+def _positive(text: str) -> tuple[int, ...]:
+    """``10000,31623`` as numbers above 0, or a range as of ``ips2 sweep``."""
+    found = whole_numbers(text)
+    if min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has a number that is not above 0")
+    return found
 
 
-def _whole_number(text: str) -> int:
-    """A number above 0."""
-    numbers = whole_numbers(text)
-    if len(numbers) != 1:
+def _one(text: str) -> int:
+    """A whole number above 0."""
+    found = _positive(text)
+    if len(found) != 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return numbers[0]
+    return found[0]
 
 
-def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
+def _words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     """``exact,shards`` as words of ``allowed``."""
     chosen = tuple(text.split(","))
     if not set(chosen) <= set(allowed):
@@ -53,46 +51,37 @@ def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     return chosen
 
 
-def _swept(name: str, text: str) -> tuple[float, ...]:
-    """A list or range of a sweep, as of ``ips2 sweep``."""
-    from ips2_dask.sweeps.grid import numbers, whole_numbers  # noqa: PLC0415  for one benchmark alone
-
-    return tuple(numbers(text) if name == "--sigma" else whole_numbers(text))
-
-
-def _add(parser: argparse._ActionsContainer, lines: str) -> None:
-    """Add options, one a line: its name, what it takes with its default, and after two blanks its help.
-
-    ``N`` is a whole number above 0, ``N,...`` a list of such, ``NAME,...`` a list of the default's words, ``LIST`` a
-    list or range of a sweep. What takes nothing is a flag.
-    """
-    for line in filter(None, lines.splitlines()):
-        given, _, says = line.partition("  ")
-        name, _, takes = given.partition(" ")
-        kind, _, default = takes.partition("=")
-        types: dict[str, Callable[[str], Any]] = {"N": _whole_number, "N,...": whole_numbers, "DIR": Path, "SEED": int}
-        types |= {"X": float, "SECONDS": float, "LIST": partial(_swept, name)}
-        types |= {"NAME,...": partial(words, tuple(default.split(",")))}
-        more: dict[str, Any] = {"dest": f"swept_{name[2:]}"} if kind == "LIST" else {}
-        more |= {"metavar": kind, "type": types[kind]} if kind else {"action": "store_true"}
-        more |= {"default": default} if default else {}
-        parser.add_argument(name, help=f"{says} (default {default})" if default else says, **more)
+TYPES: dict[str, Callable[[str], Any]] = {
+    **{
+        "N": _one,
+        "N,...": _positive,
+        "X,...": numbers,
+        "X": float,
+        "SECONDS": float,
+        "SEED": int,
+        "COUNT": int,
+        "DIR": Path,
+    },
+    **{"OPERATOR,...": partial(_words, OPERATORS), "BUILDER,...": partial(_words, BUILDERS), "FILE": Path},
+    **{"SYSTEM,...": partial(_words, SYSTEMS), "RECORD,...": partial(_words, tuple(records.RECORDS))},
+}
+"""How an option is read by what it takes."""
 
 
-class Benchmark(NamedTuple):
+class _Benchmark(NamedTuple):
     """A benchmark: what it measures, the function that yields its records, and its options."""
 
     says: str
     # "module.name" in this package; its parameters are the options' names, and what `_made` makes of them
     function: str
-    options: str  # as of `_add`
+    options: str  # as of `cli.options.add`
     samples: int = 0  # that are generated where no data are named; 0 for a benchmark without named data
     data: str | None = None  # the default set
     whole: bool = False  # takes the options of `ips2 run`
 
 
 BENCHMARKS = {
-    "product": Benchmark(
+    "product": _Benchmark(
         "one product with the tensor's Laplacian, by level of assembly, against SciPy's CSR",
         "product.measure",
         f"""
@@ -101,16 +90,16 @@ BENCHMARKS = {
 --neighbors N,...=10  values of k
 --columns N=10  of the block that is multiplied
 --repeats N=9  products whose median counts
---operators NAME,...={",".join(OPERATORS)}  levels of assembly
+--operators OPERATOR,...={",".join(OPERATORS)}  levels of assembly
 --seed SEED=0  of data and starts
 """,
     ),
-    "graph": Benchmark(
+    "graph": _Benchmark(
         "builders of the nearest-neighbour graph at equal recall",
         "graph.measure",
         f"""
 --neighbors N=6  columns of the graph, the sample itself included
---builders NAME,...={",".join(BUILDERS)}  ours and libraries
+--builders BUILDER,...={",".join(BUILDERS)}  ours and libraries
 --recall X=0.95  to be reached
 --limit SECONDS=900  after which a measured process is killed
 --seed SEED=0  of data and starts
@@ -118,7 +107,7 @@ BENCHMARKS = {
         70_000,
         "mnist",
     ),
-    "end-to-end": Benchmark(
+    "end-to-end": _Benchmark(
         "stages of a run, with their peak memory and the plan's",
         "runs.end_to_end",
         """
@@ -130,7 +119,7 @@ BENCHMARKS = {
         20_000,
         whole=True,
     ),
-    "scaling": Benchmark(
+    "scaling": _Benchmark(
         "stages of runs of growing size, and how their time grows; of more workers, and what they bring",
         "runs.scaling",
         f"""
@@ -142,12 +131,12 @@ BENCHMARKS = {
 """,
         whole=True,
     ),
-    "peers": Benchmark(
+    "peers": _Benchmark(
         "IPS2 against scikit-learn's SpectralClustering and KMeans, and EVoC",
         "peers.measure",
         f"""
 --clusters N  c (default: the classes of the data, 20 of generated data)
---systems NAME,...={",".join(SYSTEMS)}  ours and others
+--systems SYSTEM,...={",".join(SYSTEMS)}  ours and others
 --repeats N=3  fits of each, whose median counts
 --compiled  make one fit of each first that does not count
 --limit SECONDS=900  after which a measured process is killed
@@ -156,13 +145,13 @@ BENCHMARKS = {
         70_000,
         "mnist",
     ),
-    "sweep": Benchmark(
+    "sweep": _Benchmark(
         "a sweep, against one run with its largest c and k",
         "sweep.measure",
         """
---clusters LIST=5:15  values of c
---neighbors LIST=7,10  values of k
---sigma LIST=.2,1,4  values of sigma
+--clusters N,...=5:15  values of c
+--neighbors N,...=7,10  values of k
+--sigma X,...=.2,1,4  values of sigma
 --workers N=2  processes of each cluster
 --limit SECONDS=3600  after which a measured process is killed
 --seed SEED=0  of data and starts
@@ -170,7 +159,7 @@ BENCHMARKS = {
         10_000,
         "mnist10k",
     ),
-    "cluster": Benchmark(
+    "cluster": _Benchmark(
         "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers",
         "cluster.measure",
         f"""
@@ -184,60 +173,77 @@ BENCHMARKS = {
 }
 
 
-def add_benchmarks(parser: argparse.ArgumentParser, *of_a_run: Callable[[argparse.ArgumentParser], None]) -> None:
-    """Give the parser of ``ips2 bench`` its benchmarks; ``of_a_run`` add the options of ``ips2 run`` to some."""
+REPRODUCE = """
+--data DIR  data sets (default: the environment variable IPS2_DATA)
+--out DIR!  results; what an earlier call did is kept
+--only NAME,...  some experiments, such as table2 (default: all)
+--quick  five runs and smaller grids, in minutes
+--jobs COUNT  processes side by side (default: cores, up to 4)
+--seed SEED=0  of the first run
+--json  one JSON object as the last line of standard output
+--quiet  no progress and no report
+"""
+
+ALL = """
+--out DIR!  where notebooks/results is, or is made
+--only RECORD,...  some of the records (default: all)
+--list  print what there is, with its commit and date, and make nothing
+"""
+
+RECORD = (
+    "--json FILE  where to write the records with their origin: commit, date, machine, threads, load, versions, command"
+)
+
+
+def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of ``ips2 bench`` its benchmarks, and the paper's experiments."""
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+    own: dict[str, Any] = {"allow_abbrev": False, "conflict_handler": "resolve"}  # --workers of scaling is a list
     for name, of in BENCHMARKS.items():
-        resolve: Any = {"help": of.says, "description": of.says, "conflict_handler": "resolve"}
-        one = benchmarks.add_parser(name, allow_abbrev=False, **resolve)  # --workers of scaling is a list
-        text = "where to write the records with their origin: commit, date, machine, threads, load, versions, command"
-        one.add_argument("--json", type=Path, metavar="FILE", help=text)
-        for add_options in of_a_run if of.whole else ():
+        one = benchmarks.add_parser(name, help=of.says, description=of.says, **own)
+        add(one, RECORD, types=TYPES)
+        for add_options in (add_params, add_resources) if of.whole else ():
             add_options(one)
         if of.samples:
             which = one.add_mutually_exclusive_group()
             default = f" (default: {of.data})" if of.data else ""
             which.add_argument("--data", default=of.data, metavar="NAME", help=f"a set of `datasets.load`{default}")
-            _add(which, "--samples N  so many generated samples")
-            _add(one, f"--features N={FEATURES}  of generated samples")
-        _add(one, of.options)
+            add(which, "--samples N  so many generated samples", types=TYPES)
+            add(one, f"--features N={FEATURES}  of generated samples", types=TYPES)
+        add(one, of.options, types=TYPES)
     says = "every record that README and docs show; what is there is not made again"
-    everything = benchmarks.add_parser("all", allow_abbrev=False, help=says, description=says, epilog=records.hours())
-    everything.add_argument("--out", required=True, metavar="DIR", help="where notebooks/results is, or is made")
-    some: dict[str, Any] = {"type": partial(words, tuple(records.RECORDS)), "default": (), "metavar": "NAME,..."}
-    everything.add_argument("--only", **some, help=f"of {', '.join(records.RECORDS)} (default: all)")
-    _add(everything, "--list  print what there is, with its commit and date, and make nothing")
+    everything = benchmarks.add_parser("all", help=says, description=says, epilog=records.hours(), **own)
+    add(everything, ALL, types=TYPES)
+    says = "the paper's experiments again, beside its printed figures"
+    add(benchmarks.add_parser("reproduce", help=says, description=says, **own), REPRODUCE, types=TYPES)
 
 
-def bench(
-    options: argparse.Namespace,
-    params_of: Callable[[argparse.Namespace], Params],
-    resources_of: Callable[[argparse.Namespace], Resources],
-) -> int:
-    """Run the benchmark that ``options`` name; ``options.given`` is the command as it was typed."""
-    from ips2_dask.bench import harness  # noqa: PLC0415  the parser does without
+OPTIONS: dict[str, tuple[Part, ...]] = {"bench": (_add_benchmarks,)}
 
+
+def bench_command(options: argparse.Namespace) -> int:
+    """Run the benchmark that ``options`` name, all of them, or the paper's experiments."""
     if options.benchmark == "all":
         return records.make_all(options)
+    if options.benchmark == "reproduce":
+        from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
+
+        return reproduce.command(options)
+    from ips2_dask.bench import harness  # noqa: PLC0415  the parser does without
+
     module, _, name = BENCHMARKS[options.benchmark].function.partition(".")
     measuring = importlib.import_module(f"ips2_dask.bench.{module}")
-    measure = getattr(measuring, name)
-    scratch = getattr(options, "scratch", None)
+    measure, scratch = getattr(measuring, name), getattr(options, "scratch", None)
     with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as folder:
-        given = {**vars(options), **_made(options, params_of, resources_of, Path(folder))}
+        given = {**vars(options), **_made(options, Path(folder))}
         found = measure(**{name: given[name] for name in inspect.signature(measure).parameters if name in given})
         seed = given.get("seed", given.get("random_state"))
-        command = ["ips2", *options.given]
-        harness.record(found, measuring.COLUMNS, options.json, command, seed, lambda: options.stopping.interrupted)
+        words = ["ips2", *options.given]  # the command as it was typed
+        harness.record(found, measuring.COLUMNS, options.json, words, seed, lambda: options.stopping.interrupted)
     return 0
 
 
-def _made(
-    options: argparse.Namespace,
-    params_of: Callable[[argparse.Namespace], Params],
-    resources_of: Callable[[argparse.Namespace], Resources],
-    folder: Path,
-) -> dict[str, Any]:
+def _made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The arguments of a benchmark that are made of several options."""
     from ips2_dask.bench.inputs import kept  # noqa: PLC0415  the parser does without
     from ips2_dask.bench.runs import How  # noqa: PLC0415  the same
@@ -271,7 +277,8 @@ def _data(options: argparse.Namespace, seed: int, folder: Path) -> Any:
 
     if options.samples is None and options.data is not None:
         return named(options.data, folder)
-    clusters = getattr(options, "clusters", None) or getattr(options, "n_clusters", None) or CLUSTERS
+    asked = (getattr(options, name, None) for name in ("clusters", "n_clusters"))
+    clusters = next((c for c in asked if isinstance(c, int)), CLUSTERS)  # a sweep has several
     samples = options.samples or BENCHMARKS[options.benchmark].samples
     return generated(samples, options.features, clusters, seed, folder)
 

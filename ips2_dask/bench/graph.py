@@ -33,7 +33,7 @@ SEED = 0
 QUIET = Reporter(Progress(), "")
 
 
-class NeighborLists(NamedTuple):
+class _NeighborLists(NamedTuple):
     """The n nearest of each sample, itself first, by (distance, id); ``order`` as of `Context.order`."""
 
     indices: Int32  # (m, n)
@@ -41,7 +41,7 @@ class NeighborLists(NamedTuple):
     order: Int32 | None = None  # the given number of each sample, where the builder renumbered them
 
 
-class Builder(NamedTuple):
+class _Builder(NamedTuple):
     """A library that builds the graph, on all cores, and the functions that call it."""
 
     package: str  # that must be installed, as pip calls it; "" for ours
@@ -49,7 +49,7 @@ class Builder(NamedTuple):
     builds: tuple[dict[str, int], ...]  # settings of the index from cheap to thorough; the one {} without any
     efforts: tuple[int, ...]  # settings of the search from fast to thorough; the one 0 without any
     build: Callable[..., Any]  # from X and one of ``builds`` to an index
-    search: Callable[[Any, Float32, int, int], NeighborLists]  # from index, X, n and effort
+    search: Callable[[Any, Float32, int, int], _NeighborLists]  # from index, X, n and effort
     prepare: Callable[[Float32, int], Any] = lambda X, _: X  # what ``build`` is given in place of X, not timed
 
     @property
@@ -58,20 +58,20 @@ class Builder(NamedTuple):
         return bool(self.module) and importlib.util.find_spec(self.module) is None
 
 
-def _settled(X: Float32, candidates: Integer, n: int) -> NeighborLists:
-    """`NeighborLists` of a library's candidates (m, n), checked and measured as a run does it."""
+def _settled(X: Float32, candidates: Integer, n: int) -> _NeighborLists:
+    """`_NeighborLists` of a library's candidates (m, n), checked and measured as a run does it."""
     with threads(usable_cores()):
         indices, distances, _ = kernel.refine_candidates(X, np.ascontiguousarray(candidates, np.int32), n)
-    return NeighborLists(indices, distances)
+    return _NeighborLists(indices, distances)
 
 
-def _exact(_: object, X: Float32, n: int, effort: int) -> NeighborLists:
+def _exact(_: object, X: Float32, n: int, effort: int) -> _NeighborLists:
     del effort
     with threads(usable_cores()):
-        return NeighborLists(*kernel.exact_neighbors(X, 0, X, n))
+        return _NeighborLists(*kernel.exact_neighbors(X, 0, X, n))
 
 
-def _pynndescent(extra: int, X: Float32, n: int, effort: int) -> NeighborLists:
+def _pynndescent(extra: int, X: Float32, n: int, effort: int) -> _NeighborLists:
     """Its index is its graph. Lists with ``extra`` neighbours more than asked for have a higher recall."""
     del effort
     return _settled(X, kernel.descent_candidates(X, n + extra, SEED, threads=usable_cores()), n)
@@ -89,14 +89,14 @@ def in_memory(X: Float32, n: int) -> Context:
     return context
 
 
-def _shards(context: Context, X: Float32, n: int, effort: int) -> NeighborLists:
+def _shards(context: Context, X: Float32, n: int, effort: int) -> _NeighborLists:
     """The sharded graph, its recall measured and refined, as the neighbors stage makes it in one process."""
     del X, effort
     with threads(usable_cores()):
         facts, _ = sharding.run(context, SerialExecutor(), QUIET)
         adopted = sharding.adopted(context, facts)
         indices, distances = (adopted.read_all("neighbors", name)[:, :n] for name in ("indices", "distances"))
-    return NeighborLists(indices, distances * np.float32(adopted.unit), adopted.order())
+    return _NeighborLists(indices, distances * np.float32(adopted.unit), adopted.order())
 
 
 def _build_ivf(X: Float32, *, cells: int) -> Any:
@@ -121,7 +121,7 @@ def _build_faiss_hnsw(X: Float32, *, M: int, ef_construction: int) -> Any:
     return index
 
 
-def _search_faiss(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_faiss(index: Any, X: Float32, n: int, effort: int) -> _NeighborLists:
     if hasattr(index, "hnsw"):
         index.hnsw.efSearch = effort
     else:
@@ -138,7 +138,7 @@ def _build_hnswlib(X: Float32, *, M: int, ef_construction: int) -> Any:
     return index
 
 
-def _search_hnswlib(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_hnswlib(index: Any, X: Float32, n: int, effort: int) -> _NeighborLists:
     index.set_ef(effort)
     return _settled(X, index.knn_query(X, n, num_threads=usable_cores())[0].astype(np.int64), n)
 
@@ -151,7 +151,7 @@ def _build_usearch(X: Float32, *, M: int, ef_construction: int) -> Any:
     return index
 
 
-def _search_usearch(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_usearch(index: Any, X: Float32, n: int, effort: int) -> _NeighborLists:
     index.expansion_search = effort
     matches = index.search(X, n, threads=usable_cores())
     keys = matches.keys.astype(np.int64)
@@ -165,13 +165,13 @@ LAYERED = tuple({"M": M, "ef_construction": ef} for M, ef in ((8, 30), (8, 60), 
 
 LONGER, CELLS = ({"extra": extra} for extra in (0, 2, 4, 8)), ({"cells": cells} for cells in (1, 2, 4, 8))
 BUILDERS = {
-    "exact": Builder("", "", ({},), (0,), lambda X: X, _exact),
-    "shards": Builder("", "", ({},), (0,), lambda context: context, _shards, in_memory),
-    "pynndescent": Builder("pynndescent", "pynndescent", tuple(LONGER), (0,), lambda X, extra: extra, _pynndescent),
-    "faiss-ivf": Builder("faiss-cpu", "faiss", tuple(CELLS), PROBES, _build_ivf, _search_faiss),
-    "faiss-hnsw": Builder("faiss-cpu", "faiss", LAYERED, SEARCHES, _build_faiss_hnsw, _search_faiss),
-    "hnswlib": Builder("hnswlib", "hnswlib", LAYERED, SEARCHES, _build_hnswlib, _search_hnswlib),
-    "usearch": Builder("usearch", "usearch", LAYERED, SEARCHES, _build_usearch, _search_usearch),
+    "exact": _Builder("", "", ({},), (0,), lambda X: X, _exact),
+    "shards": _Builder("", "", ({},), (0,), lambda context: context, _shards, in_memory),
+    "pynndescent": _Builder("pynndescent", "pynndescent", tuple(LONGER), (0,), lambda X, extra: extra, _pynndescent),
+    "faiss-ivf": _Builder("faiss-cpu", "faiss", tuple(CELLS), PROBES, _build_ivf, _search_faiss),
+    "faiss-hnsw": _Builder("faiss-cpu", "faiss", LAYERED, SEARCHES, _build_faiss_hnsw, _search_faiss),
+    "hnswlib": _Builder("hnswlib", "hnswlib", LAYERED, SEARCHES, _build_hnswlib, _search_hnswlib),
+    "usearch": _Builder("usearch", "usearch", LAYERED, SEARCHES, _build_usearch, _search_usearch),
 }
 
 
@@ -185,21 +185,8 @@ def measure(
     low, the search alone is repeated with more effort until it is not, or none is left. The cheapest is the setting of
     the fewest seconds that has reached the recall; where none has, that of the highest recall. As it is the least of
     several timings, chance favours the libraries that have many settings. Ours have one. Every time holds the check of
-    the candidates that a run makes; ours by shards holds the measurement of the recall that it is refined by.
-
-    Parameters
-    ----------
-    data : Data
-    folder : Path
-        For temporary files.
-    neighbors : int
-        Columns of the lists, the sample itself included; the recall is that of the others.
-    builders : sequence of str
-        Of ``BUILDERS``; one whose package is missing is named and left out.
-    recall : float
-        To be reached.
-    limit : float, optional
-        Seconds that a setting of a builder may take in all.
+    the candidates that a run makes; ours by shards holds the measurement of the recall that it is refined by. A builder
+    whose package is missing is named and left out.
     """
     job = {"neighbors": neighbors, "recall": recall, **_truth(data, neighbors, folder)}
     for name in builders:
@@ -263,7 +250,9 @@ def work(job: Mapping[str, Any]) -> Record:
     }
 
 
-def _once(builder: Builder, settings: Mapping[str, int], X: Float32, n: int) -> tuple[NeighborLists, float, float, Any]:
+def _once(
+    builder: _Builder, settings: Mapping[str, int], X: Float32, n: int
+) -> tuple[_NeighborLists, float, float, Any]:
     """Lists at the first effort, seconds of build and of search, and the index."""
     prepared, begun = builder.prepare(X, n), time.perf_counter()
     index = builder.build(prepared, **settings)
@@ -272,7 +261,7 @@ def _once(builder: Builder, settings: Mapping[str, int], X: Float32, n: int) -> 
     return lists, built - begun, time.perf_counter() - built, index
 
 
-def _recall(lists: NeighborLists, reach: Float32) -> float:
+def _recall(lists: _NeighborLists, reach: Float32) -> float:
     """Recall on the sampled rows, which are renumbered if the builder has renumbered the samples."""
     rows = kernel.recall_rows(len(lists.distances), SEED)
     if lists.order is not None:

@@ -118,18 +118,9 @@ def work_apart(
 ) -> Outcome:
     """``work(job)`` of a module in a fresh interpreter, whose failure shows the end of its standard error on ours.
 
-    Parameters
-    ----------
-    module : str
-        Its whole name.
-    job : mapping
-        Serialisable as JSON, as the result of `work` must be.
-    folder : Path
-        Temporary files go in here, those of the work too.
-    limit : float, optional
-        Seconds from the start of the interpreter after which the process and its descendants are killed.
-    cold : bool
-        Give it an empty folder for Numba's compiled code, so that its time holds compilation.
+    The job and the result are serialisable as JSON. Temporary files go into the folder, those of the work too. After
+    ``limit`` seconds from the start of the interpreter the process and its descendants are killed. ``cold`` gives it an
+    empty folder for Numba's compiled code, so that its time holds compilation.
     """
     with tempfile.TemporaryDirectory(prefix="work-", dir=folder, ignore_cleanup_errors=True) as name:
         place = Path(name)

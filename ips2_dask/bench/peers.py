@@ -120,25 +120,10 @@ def measure(
     SpectralClustering that finished; None where none did. All systems run by turns, each with the threads that it
     takes by itself on the cores that all have. One that does not finish is not run again. An exact graph costs a search
     that an approximate one saves. ``noise`` is the share of samples that a system puts into no cluster: they are scored
-    as a cluster of their own, which ``clusters`` does not count.
-
-    Parameters
-    ----------
-    data : Data
-    folder : Path
-        For temporary files.
-    systems : sequence of str
-        Of ``SYSTEMS``; one whose package is missing is named and left out.
-    clusters : int, optional
-        c; by default the data's number of classes.
-    limit : float, optional
-        Seconds of one fit with its imports, after which its processes are killed.
-    repeats, seed : int
-    compiled : bool
-        Make one fit of each system first that is not counted, for the time from a user's second run on. Otherwise
-        every process starts with an empty folder for Numba's compiled code, and the time holds compilation.
-    report : callable, optional
-        Is told of each fit when it ends: the records come when all have.
+    as a cluster of their own, which ``clusters`` does not count. A system whose package is missing is named and left
+    out. ``compiled`` makes one fit of each system first that is not counted, for the time from a user's second run on;
+    otherwise every process starts with an empty folder for Numba's compiled code, and the time holds compilation.
+    ``report`` is told of each fit when it ends: the records come when all have.
     """
     job: dict[str, Any] = {"X": data.X, "labels": data.labels, "c": clusters or data.c, "seed": seed}
     outcomes: dict[str, list[Outcome]] = {name: [] for name in systems}

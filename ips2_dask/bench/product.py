@@ -83,17 +83,6 @@ def measure(
     Our operators run on one thread and then on all cores; SciPy's product runs on one, as it always does. All are
     timed by turns, after a product that is not counted; times are medians. The owner of each entry (W_p) is determined
     once, before the clock starts, as in a run; each product applies it.
-
-    Parameters
-    ----------
-    samples, features : int
-    neighbors : sequence of int
-        Each is a k.
-    columns : int
-        Of the block vector.
-    operators : sequence of str
-        Of "matrix-free" and "triplets".
-    repeats, seed : int
     """
     X = centred(curved_gaussians(samples, features, CLUSTERS, seed)[0])
     for k in neighbors:

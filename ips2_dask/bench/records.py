@@ -52,7 +52,7 @@ RECORDS = {
 """In the order in which they are made. Those of the paper have a command of their own, which makes what is missing."""
 
 
-class StepFailed(IPS2Error):
+class _StepFailed(IPS2Error):
     """A command has failed; what was made before stays."""
 
 
@@ -98,7 +98,7 @@ def _make(name: str, made: Made, file: Path) -> None:
         environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run([sys.executable, *words, str(file)], cwd=ROOT, env=environment, check=False)
     if done.returncode:
-        raise StepFailed(
+        raise _StepFailed(
             f"bench all: the step {name} ended with status {done.returncode}; what was made before stays. Remedy: see "
             f"what it says above, and give the same command again, which goes on."
         )

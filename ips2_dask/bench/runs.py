@@ -148,16 +148,9 @@ def end_to_end(
 ) -> Iterator[Record]:
     """The records of each of ``repeats`` runs, of kind "time"; then speedups, if ``against`` is given.
 
-    Parameters
-    ----------
-    data : Data
-    how : How
-    repeats : int
-    against : int, optional
-        Workers of other runs, made by turns with these. A record of kind "speedup" for each stage then holds as
-        ``ratio`` the median of their seconds over the median of these.
-    keep : Path, optional
-        The run's directory, which stays; a run that it holds is resumed. For one run only.
+    So many workers have other runs then, made by turns with these. A record of kind "speedup" for each stage holds as
+    ``ratio`` the median of their seconds over the median of these. With ``keep``, for one run only, its directory stays
+    there; a run that it holds is resumed.
     """
     n_workers = how.resources.n_workers
     times: dict[int | None, list[dict[str, float]]] = {n: [] for n in (against, n_workers)}
@@ -185,7 +178,7 @@ def speedups(slow: Sequence[Mapping[str, float]], fast: Sequence[Mapping[str, fl
     return {s: statistics.median(r[s] for r in first) / statistics.median(r[s] for r in second) for s in shared}
 
 
-class Growth(NamedTuple):
+class _Growth(NamedTuple):
     """time ~ m^exponent, with the limits of a 95 % interval; None with fewer than three sizes."""
 
     exponent: float
@@ -193,13 +186,13 @@ class Growth(NamedTuple):
     high: float | None
 
 
-def growth(sizes: Sequence[float], seconds: Sequence[float]) -> Growth:
+def growth(sizes: Sequence[float], seconds: Sequence[float]) -> _Growth:
     """The exponent of time against at least two sizes: least squares of log time on log size."""
     fit = scipy.stats.linregress(np.log(sizes), np.log(seconds))
     if len(sizes) < 3:
-        return Growth(float(fit.slope), None, None)
+        return _Growth(float(fit.slope), None, None)
     reach = float(scipy.stats.t.ppf(0.975, len(sizes) - 2) * fit.stderr)
-    return Growth(float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach)
+    return _Growth(float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach)
 
 
 def scaling(
@@ -234,16 +227,8 @@ def timed(points: Iterable[tuple[int, int | None]], features: int, how: How, war
     Each run is a fresh process on a cluster of its own; before them, small runs with the choices that they will make
     compile the kernels that Numba caches on disk. ``compiled`` says that they did, and ``start_included`` whether
     ``seconds`` hold the start of the interpreter's workers: those of "total" do, from the call of `run` to its return;
-    those of "stages" go from the first stage's beginning to the last one's end, and are the README's `all, s`.
-
-    Parameters
-    ----------
-    points : iterable of (int, int or None)
-        Samples, and worker processes; None leaves those of ``how``.
-    features : int
-    how : How
-    warm_up : bool
-        Whether to make the small runs first.
+    those of "stages" go from the first stage's beginning to the last one's end, and are the README's `all, s`. None for
+    the workers leaves those of ``how``.
     """
     runs = [(m, how if n is None else _on(how, n)) for m, n in points]
     if warm_up and runs:

@@ -21,9 +21,9 @@ COLUMNS = (*("kind", "stage", "times", "outcome", "points", "seconds", "run_seco
 
 def measure(
     data: Data,
-    swept_clusters: Sequence[int],
-    swept_neighbors: Sequence[int],
-    swept_sigma: Sequence[float],
+    clusters: Sequence[int],
+    neighbors: Sequence[int],
+    sigma: Sequence[float],
     workers: int,
     folder: Path,
     limit: float | None = None,
@@ -35,10 +35,10 @@ def measure(
     page too. The ratio is that of the sweep to the mean of the two runs around it. Between them stand records of kind
     "part": seconds of each stage over all points, and of the criteria, which other processes compute meanwhile.
     """
-    swept = {"clusters": swept_clusters, "neighbors": swept_neighbors, "sigma": swept_sigma}
+    swept = {"clusters": clusters, "neighbors": neighbors, "sigma": sigma}
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": workers}
     many = {"source": data.X, "workers": workers, "params": {"random_state": seed}, "swept": swept}
-    alone = {"random_state": seed, "n_clusters": max(swept_clusters), "n_neighbors": max(swept_neighbors)}
+    alone = {"random_state": seed, "n_clusters": max(clusters), "n_neighbors": max(neighbors)}
     single = {**many, "params": alone, "swept": None}
     times: dict[str, list[float]] = {"run": [], "sweep": []}
     for kind, job in (("first run", single), ("run", single), ("sweep", many), ("run", single)):

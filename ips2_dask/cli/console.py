@@ -18,7 +18,7 @@ from ips2_dask.plan.memory import USABLE, Role
 from ips2_dask.plan.plan import Plan
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
-from ips2_dask.wording import SCORES, count, duration, rounding_choice, size, stage_results
+from ips2_dask.wording import SCORES, WAYS, count, duration, size, stage_results, without_columns
 
 _CRITERIA = ("stability", "silhouette", "conductance")
 _SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
@@ -97,7 +97,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     console.print(table)
     _line(console, "eigenvalues", " ".join(f"{value:.5f}" for value in summary["eigenvalues"]))
     _line(console, "clusters", _chosen(summary["choice"]))
-    _line(console, "labels", rounding_choice(summary["roundings"]))
+    _line(console, "labels", _rounding_choice(summary["roundings"]))
     scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)
     _line(console, "known labels", scores)
     _line(console, "peak memory", f"{size(summary['peak_rss_bytes'])} in one process")
@@ -107,6 +107,23 @@ def print_report(summary: dict[str, Any], name: str) -> None:
         if not promise["kept"]:
             _line(console, "not kept", unkept(promise))
     _line(console, "run directory", summary["run_dir"])
+
+
+def _rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
+    """The chosen rounding and the others with a normalised cut, in words; None where no cut is known."""
+    ranked = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
+    if not ranked:
+        return None
+    first, *others = ranked
+    where = first["columns"] or without_columns(first)
+    text = f"{WAYS[first['rounding']]} on {where}: normalised cut {first['cut']:.2f}"
+    if first["rounding"] == "density":
+        text += f", {first['left_out']:.0%} left out"
+    rest: list[str] = []
+    for before, one in zip([None, *others], others, strict=False):
+        same = before is not None and before["rounding"] == one["rounding"]
+        rest.append(f"{'' if same else WAYS[one['rounding']] + ' '}on {one['columns']}: {one['cut']:.2f}")
+    return "; ".join([text, *([", ".join(rest)] if rest else [])])
 
 
 def print_sweep(

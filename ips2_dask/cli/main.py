@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import importlib
+import importlib.util
 import logging
 import os
 import re
@@ -26,23 +27,23 @@ from ips2_dask.progress import Progress, Relay
 from ips2_dask.wording import option
 
 COMMANDS = {
-    "run": ("run", "cluster an input into a run directory"),
-    "plan": ("run", "show what a run would do, and run nothing"),
-    "predict": ("run", "clusters of new samples, by a run that is there"),
-    "sweep": ("run", "many settings of one input, ranked without known labels"),
-    "export": ("maintenance", "write a run's labels to a CSV, Parquet or .h5ad file"),
-    "status": ("maintenance", "what a run has done, and why"),
-    "report": ("maintenance", "write one page on a finished run"),
-    "verify": ("maintenance", "check a run against its digests, or take away what it does not need (--gc)"),
-    "demo": ("run", "cluster scikit-learn's digits"),
-    "jobs": ("cluster", "whole runs on a cluster: submit one, list, follow or cancel those that were submitted"),
-    "cluster": ("cluster", "check a cluster's config and try it, or make certificates for it (TLS)"),
-    "bench": ("run", None),
+    "run": ("cli.run", "cluster an input into a run directory"),
+    "plan": ("cli.run", "show what a run would do, and run nothing"),
+    "predict": ("cli.run", "clusters of new samples, by a run that is there"),
+    "sweep": ("cli.run", "many settings of one input, ranked without known labels"),
+    "export": ("cli.maintenance", "write a run's labels to a CSV, Parquet or .h5ad file"),
+    "status": ("cli.maintenance", "what a run has done, and why"),
+    "report": ("cli.maintenance", "write one page on a finished run"),
+    "verify": ("cli.maintenance", "check a run against its digests, or take away what it does not need (--gc)"),
+    "demo": ("cli.run", "cluster scikit-learn's digits"),
+    "jobs": ("cli.cluster", "whole runs on a cluster: submit one, list, follow or cancel those that were submitted"),
+    "cluster": ("cli.cluster", "check a cluster's config and try it, or make certificates for it (TLS)"),
+    "bench": ("bench.command", None),
 }
-"""The file of each command in ``ips2_dask/cli``, and its help; one without help is not listed.
+"""The module of each command in the package, and its help; one without help is not listed.
 
-For the command ``NAME`` the file has the options, ``OPTIONS["NAME"]``, and a function ``NAME_command(options)`` that
-returns the exit status; where a command has words of its own, each sets its ``function``. A file is imported when one
+For the command ``NAME`` the module has the options, ``OPTIONS["NAME"]``, and a function ``NAME_command(options)`` that
+returns the exit status; where a command has words of its own, each sets its ``function``. A module is imported when one
 of its commands is called, so that no command waits for the imports of the others.
 """
 
@@ -106,9 +107,20 @@ def _fill(name: str, file: str, parser: argparse.ArgumentParser) -> None:
     """Give a command its options and its function."""
     from ips2_dask.cli.options import add_all  # noqa: PLC0415  not for `ips2 --help` alone
 
-    module = importlib.import_module(f"ips2_dask.cli.{file}")
+    if importlib.util.find_spec(f"ips2_dask.{file.partition('.')[0]}") is None:
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
+        parser.set_defaults(function=_needs_checkout)
+        return
+    module = importlib.import_module(f"ips2_dask.{file}")
     parser.set_defaults(function=getattr(module, f"{name}_command", None))
     add_all(parser, module.OPTIONS[name])
+
+
+def _needs_checkout(options: argparse.Namespace) -> NoReturn:
+    """Refuse a command whose module no wheel has."""
+    found, allowed = "an installation from a wheel", "a checkout, installed by `pip install -e .`"
+    otherwise, remedy = "there would be nothing to measure", "clone the repository, and install that"
+    raise BadInput(options.command, found, allowed, otherwise, remedy)
 
 
 def whole_parser() -> argparse.ArgumentParser:

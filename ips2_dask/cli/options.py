@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -33,12 +33,14 @@ Part = str | Callable[[argparse.ArgumentParser], None]
 """Some options of a command: a text for `add`, or a function that adds them."""
 
 
-def add(parser: argparse._ActionsContainer, *texts: str) -> None:
+def add(
+    parser: argparse._ActionsContainer, *texts: str, types: Mapping[str, Callable[[str], Any]] = {"N": int}
+) -> None:
     """Add options and arguments, one a line: its name, what it takes, and after two blanks its help.
 
-    One that takes nothing is a flag, one that takes ``N`` a whole number, lower-case words with ``|`` between them are
-    the choices, one with ``!`` is required, and after ``=`` comes the default, which its help tells. A line without a
-    name goes on with the help of the one before it.
+    One that takes nothing is a flag, and ``types`` has how others are read, by what they take. Lower-case words with
+    ``|`` between them are the choices, one with ``!`` is required, and after ``=`` comes the default, which its help
+    tells. A line without a name goes on with the help of the one before it.
     """
     for line in filter(None, re.sub(r"\n   +", " ", "\n".join(texts)).splitlines()):
         (name, _, takes), text = line.split("  ", 1)[0].partition(" "), line.split("  ", 1)[1]
@@ -48,7 +50,7 @@ def add(parser: argparse._ActionsContainer, *texts: str) -> None:
             more = {"choices": takes.split("|")}
         elif name.startswith("--"):
             more = {**more, "required": takes.endswith("!")} if takes else {"action": "store_true"}
-        more |= {"type": int} if takes == "N" else {}
+        more |= {"type": types[takes.rstrip("!")]} if takes.rstrip("!") in types else {}
         more |= {"default": default} if default else {}
         parser.add_argument(name, help=text + (f" (default {default})" if default else ""), **more)
 
@@ -165,12 +167,12 @@ def input_of(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "labels_column": options.labels_column,
         "transpose": options.transpose,
-        "features": features_of(options),
+        "features": _features_of(options),
         "text": text_of(options),
     }
 
 
-def features_of(options: argparse.Namespace) -> Features:
+def _features_of(options: argparse.Namespace) -> Features:
     """The features that the options select from the input's columns."""
     texts = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
     lists = {name: split_list(text, option(name)) for name, text in texts.items() if text is not None}

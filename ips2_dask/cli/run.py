@@ -1,11 +1,10 @@
-"""Commands that compute: ``ips2 run``, ``demo``, ``predict``, ``plan``, ``sweep``, and measurements (``bench``)."""
+"""Commands that compute: ``ips2 run``, ``demo``, ``predict``, ``plan`` and ``sweep``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import re
 import sys
@@ -36,10 +35,12 @@ from ips2_dask.cli.options import (
     resources_of,
     text_of,
 )
+from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
+from ips2_dask.fields import parse_bytes
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, Params, parse_bytes
+from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
@@ -74,36 +75,6 @@ def _add_swept(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
     group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
     add(group, f"--resamples N={RESAMPLES}  subsamples for stability")
-
-
-def _is_wheel() -> bool:
-    """Whether the packages are missing that a checkout alone has."""
-    return importlib.util.find_spec("ips2_dask.bench") is None
-
-
-def _add_bench(parser: argparse.ArgumentParser) -> None:
-    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
-    if _is_wheel():
-        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
-        return
-    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
-
-    add_benchmarks(parser, add_params, add_resources)
-    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    text = "the paper's experiments again, beside its printed figures"
-    paper = benchmarks.add_parser("reproduce", help=text, description=text)
-    lines = f"""
---data DIR  data sets (default: the environment variable IPS2_DATA)
---out DIR!  results; what an earlier call did is kept
---quick  five runs and smaller grids, in minutes
---jobs N  processes side by side (default: cores, up to 4)
---seed N=0  of the first run
-{JSON}
-{QUIET}
-"""
-    add(paper, lines)
-    text = "some experiments, such as table2; may be repeated"
-    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
 
 
 OUTPUT = f"""
@@ -153,7 +124,6 @@ OPTIONS: dict[str, tuple[Part, ...]] = {
     "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
     "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, partial(add_params, without=SWEPT), add_resources),
     "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
-    "bench": (_add_bench,),
 }
 
 
@@ -295,7 +265,7 @@ def plan_command(options: argparse.Namespace) -> int:
     if options.out is not None and "://" not in options.out:
         text = disk_warning(plan, options.out)
         plan = dataclasses.replace(plan, warnings=(*plan.warnings, *([text] if text else [])))
-    limits = clusters.machines_of(resources).limits
+    limits = machines_of(resources).limits
     fits = keeps_limits(plan, *limits)
     if options.json:
         print(json.dumps(plan.document() | {"fits": fits}))
@@ -341,21 +311,3 @@ def _print_point(done: int, total: int, point: Point, found_there: bool) -> None
     criteria = "  ".join(f"{name} {value:.3f}" for name, value in point.criteria.items())
     line = f"{done:>4}/{total} c={p.n_clusters} k={p.n_neighbors} sigma={p.sigma:g}  {criteria}  {seconds}"
     print(line, file=sys.stderr, flush=True)
-
-
-# ---- bench: what only those need who work on the package
-
-
-def bench_command(options: argparse.Namespace) -> int:
-    """Run a benchmark, all of them, or the paper's experiments."""
-    if _is_wheel():
-        found, allowed = "an installation from a wheel", "a checkout, installed by `pip install -e .`"
-        otherwise = "there would be nothing to measure"
-        raise BadInput("bench", found, allowed, otherwise, "clone the repository, and install that")
-    if options.benchmark == "reproduce":
-        from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
-
-        return reproduce.command(options)
-    from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
-
-    return bench(options, params_of, resources_of)

@@ -9,38 +9,16 @@ from typing import TYPE_CHECKING, Any
 from ips2_dask.errors import BadInput
 
 if TYPE_CHECKING:
-    from ips2_dask.clusters.config import load, shipped
-    from ips2_dask.clusters.connect import (
-        cluster,
-        dashboard,
-        executor,
-        performance_report,
-        shared_folder,
-        wait_for_workers,
-    )
-    from ips2_dask.clusters.resources import config_of, machines_of
+    from ips2_dask.clusters.connect import cluster, dashboard, executor, performance_report, shared_folder
 
-__all__ = [
-    "cluster",
-    "config_of",
-    "dashboard",
-    "executor",
-    "load",
-    "machines_of",
-    "need",
-    "performance_report",
-    "shared_folder",
-    "shipped",
-    "wait_for_workers",
-]
+__all__ = ["cluster", "dashboard", "executor", "need", "performance_report", "shared_folder"]
 
 
 def __getattr__(name: str) -> Any:
-    """Modules are imported when one of their names is first used: a serial run does not import Dask."""
+    """What starts clusters is imported when it is first used: a serial run does not import Dask."""
     if name not in __all__:
         raise AttributeError(f"module 'ips2_dask.clusters' has no attribute {name!r}")
-    modules = {"load": "config", "shipped": "config", "config_of": "resources", "machines_of": "resources"}
-    return getattr(importlib.import_module(f"ips2_dask.clusters.{modules.get(name, 'connect')}"), name)
+    return getattr(importlib.import_module("ips2_dask.clusters.connect"), name)
 
 
 def need(module: str, extra: str, what: str) -> ModuleType:

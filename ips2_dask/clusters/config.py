@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import yaml
 
 from ips2_dask.errors import BadInput
-from ips2_dask.params import parse_bytes
+from ips2_dask.fields import parse_bytes
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -52,7 +52,7 @@ def _refuse(where: str, value: object, allowed: str, remedy: str) -> BadInput:
 # ---- what a key may say
 
 
-class Check(NamedTuple):
+class _Check(NamedTuple):
     """What a key may say: ``read`` raises TypeError or ValueError for another value; KEY in ``remedy`` is the key."""
 
     read: Callable[[Any], Any]
@@ -74,7 +74,7 @@ def _only(value: Value, *kinds: type, fits: bool = True) -> Value:
     return value
 
 
-def _whole(low: int, high: int | None = None, or_zero: bool = False) -> Check:
+def _whole(low: int, high: int | None = None, or_zero: bool = False) -> _Check:
     """A whole number from ``low``, up to ``high`` if that is given; or 0, which switches something off."""
     between = f"of at least {low}" if high is None else f"from {low} to {high}"
 
@@ -82,17 +82,17 @@ def _whole(low: int, high: int | None = None, or_zero: bool = False) -> Check:
         number: int = _only(value, int)
         return _only(number, int, fits=low <= number <= (number if high is None else high) or (or_zero and number == 0))
 
-    return Check(read, f"{'0, or ' * or_zero}a whole number {between}", f"write KEY: {0 if or_zero else max(low, 1)}")
+    return _Check(read, f"{'0, or ' * or_zero}a whole number {between}", f"write KEY: {0 if or_zero else max(low, 1)}")
 
 
-def _one_of(*names: str) -> Check:
+def _one_of(*names: str) -> _Check:
     """One of these words."""
-    return Check(
+    return _Check(
         lambda value: _only(value, str, fits=value in names), f"one of {', '.join(names)}", "choose one of them"
     )
 
 
-def _matching(pattern: str, allowed: str, remedy: str) -> Check:
+def _matching(pattern: str, allowed: str, remedy: str) -> _Check:
     """A line of text that matches a pattern, and not blanks alone."""
 
     def read(value: Any) -> str:
@@ -100,7 +100,7 @@ def _matching(pattern: str, allowed: str, remedy: str) -> Check:
         fits = line.strip() != "" and not _FORBIDDEN.search(line) and re.fullmatch(pattern, line) is not None
         return _only(line, str, fits=fits)
 
-    return Check(read, allowed, remedy)
+    return _Check(read, allowed, remedy)
 
 
 def _lines(value: Any) -> tuple[str, ...]:
@@ -127,18 +127,18 @@ def _seconds(value: Any) -> int:
     return _only(total, int, fits=total >= 60)
 
 
-_FLAG = Check(lambda value: _only(value, bool), "true or false", "write one of them, without quotes")
+_FLAG = _Check(lambda value: _only(value, bool), "true or false", "write one of them, without quotes")
 _TEXT = _matching(r".*", "a line of text", "put the value in quotes")
-_TEXTS = Check(_lines, "a list of lines of text", 'write it as ["...", "..."]')
-_SOME_TEXTS = Check(lambda value: _lines(value or None), "a list of at least one", 'write it as ["node1", "node2"]')
-_VARIABLES = Check(
+_TEXTS = _Check(_lines, "a list of lines of text", 'write it as ["...", "..."]')
+_SOME_TEXTS = _Check(lambda value: _lines(value or None), "a list of at least one", 'write it as ["node1", "node2"]')
+_VARIABLES = _Check(
     _variables, "names of environment variables with a line of text or a number", 'write it as {NAME: "value"}'
 )
-_PLAIN = Check(lambda value: dict(_names(value)), "names and values", "write it as {name: value}")
-_SIZE = Check(
+_PLAIN = _Check(lambda value: dict(_names(value)), "names and values", "write it as {name: value}")
+_SIZE = _Check(
     lambda value: parse_bytes(_only(value, str, int)), "a size such as 4GiB or 512MB", "give a number with a unit"
 )
-_TIME = Check(_seconds, 'a time of at least a minute as "HH:MM:SS", in quotes', 'write "01:00:00" for an hour')
+_TIME = _Check(_seconds, 'a time of at least a minute as "HH:MM:SS", in quotes', 'write "01:00:00" for an hour')
 _ADDRESS = _matching(
     r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]@]+):\d{1,5}",
     "the address of a scheduler",
@@ -152,7 +152,7 @@ _LABEL = _matching(r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", "a name of small letters,
 # ---- the sections
 
 
-def _key(default: Value, check: Check) -> Value:
+def _key(default: Value, check: _Check) -> Value:
     """A field of a section, whose value ``check`` is to read; null stands for a default of None."""
     return dataclasses.field(default_factory=lambda: default, metadata={"check": check, "null": default is None})
 
@@ -161,7 +161,7 @@ _NONE: dict[str, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Adaptive:
+class _Adaptive:
     """Least and largest number of workers of a cluster that scales with the work."""
 
     minimum: int = _key(1, _whole(0))
@@ -185,7 +185,7 @@ class Worker:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bind:
+class _Bind:
     """Where the scheduler that is started listens."""
 
     host: str | None = _key(None, _TEXT)
@@ -203,7 +203,7 @@ DRIVER_MEMORY = "IPS2_DRIVER_MEMORY"
 
 
 @dataclasses.dataclass(frozen=True)
-class Driver:
+class _Driver:
     """Resources of the process that drives a run of `ips2 jobs submit`."""
 
     threads: int = _key(1, _whole(1, 1024))
@@ -302,7 +302,7 @@ Machine = Local | Scheduler | Ssh | Queue | Kubernetes | Gateway
 Kind = TypeVar("Kind", bound=Machine)
 
 
-class Manager(NamedTuple):
+class _Manager(NamedTuple):
     """A manager's own section, the module that starts its clusters, and the other keys that it uses."""
 
     section: type[Machine]
@@ -310,7 +310,12 @@ class Manager(NamedTuple):
     takes: tuple[str, ...]
 
 
-SECTIONS: dict[str, type[DataclassInstance]] = {"adaptive": Adaptive, "worker": Worker, "bind": Bind, "driver": Driver}
+SECTIONS: dict[str, type[DataclassInstance]] = {
+    "adaptive": _Adaptive,
+    "worker": Worker,
+    "bind": _Bind,
+    "driver": _Driver,
+}
 """The sections that several managers share."""
 
 
@@ -330,16 +335,16 @@ _SAFE = ("tls", "insecure")
 _BATCH = (*_SCALED, *_all("worker", "bind", "driver"), *_SAFE, *_ANY)
 _POD = (*_SCALED, *_all("worker"), "driver.threads", "driver.memory", *_SAFE, *_ANY)  # tls has a refusal of its own
 
-MANAGERS: dict[str, Manager] = {
-    "local": Manager(Local, "local", (*_SCALED, *_all("worker", "bind"), *_SAFE, *_ANY)),
-    "scheduler": Manager(Scheduler, "scheduler", ("worker.threads", "tls", *_ANY)),
-    "ssh": Manager(Ssh, "ssh", (*_all("worker", "bind"), *_SAFE, *_ANY)),
-    "slurm": Manager(Queue, "jobqueue", _BATCH),
-    "pbs": Manager(Queue, "jobqueue", _BATCH),
-    "lsf": Manager(Lsf, "jobqueue", _BATCH),
-    "sge": Manager(Sge, "jobqueue", _BATCH),
-    "kubernetes": Manager(Kubernetes, "kubernetes", _POD),
-    "gateway": Manager(Gateway, "gateway", (*_SCALED, "worker.threads", *_ANY)),
+MANAGERS: dict[str, _Manager] = {
+    "local": _Manager(Local, "local", (*_SCALED, *_all("worker", "bind"), *_SAFE, *_ANY)),
+    "scheduler": _Manager(Scheduler, "scheduler", ("worker.threads", "tls", *_ANY)),
+    "ssh": _Manager(Ssh, "ssh", (*_all("worker", "bind"), *_SAFE, *_ANY)),
+    "slurm": _Manager(Queue, "jobqueue", _BATCH),
+    "pbs": _Manager(Queue, "jobqueue", _BATCH),
+    "lsf": _Manager(Lsf, "jobqueue", _BATCH),
+    "sge": _Manager(Sge, "jobqueue", _BATCH),
+    "kubernetes": _Manager(Kubernetes, "kubernetes", _POD),
+    "gateway": _Manager(Gateway, "gateway", (*_SCALED, "worker.threads", *_ANY)),
 }
 
 
@@ -359,10 +364,10 @@ class Config:
     insecure: bool = _key(False, _FLAG)
     timeout: int = _key(300, _whole(1))
     shared: str | None = _key(None, _TEXT)
-    adaptive: Adaptive | None = None
+    adaptive: _Adaptive | None = None
     worker: Worker = dataclasses.field(default_factory=Worker)
-    bind: Bind = dataclasses.field(default_factory=Bind)
-    driver: Driver = dataclasses.field(default_factory=Driver)
+    bind: _Bind = dataclasses.field(default_factory=_Bind)
+    driver: _Driver = dataclasses.field(default_factory=_Driver)
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.adaptive is not None:

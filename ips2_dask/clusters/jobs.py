@@ -127,7 +127,7 @@ def find(name: str) -> Job:
 # ---- drivers as jobs of a batch system or of Kubernetes
 
 
-class System(NamedTuple):
+class _System(NamedTuple):
     """The commands of a system: a script goes to the standard input of ``submit``, ``{job}`` stands for its number."""
 
     submit: str
@@ -136,11 +136,11 @@ class System(NamedTuple):
 
 
 SYSTEMS = {
-    "slurm": System("sbatch --parsable", "squeue -h -o %T -j {job}", "scancel {job}"),
-    "pbs": System("qsub", "qstat -f {job}", "qdel {job}"),
-    "sge": System("qsub -terse", "qstat", "qdel {job}"),
-    "lsf": System("bsub", "bjobs -noheader -o stat {job}", "bkill {job}"),
-    "kubernetes": System(
+    "slurm": _System("sbatch --parsable", "squeue -h -o %T -j {job}", "scancel {job}"),
+    "pbs": _System("qsub", "qstat -f {job}", "qdel {job}"),
+    "sge": _System("qsub -terse", "qstat", "qdel {job}"),
+    "lsf": _System("bsub", "bjobs -noheader -o stat {job}", "bkill {job}"),
+    "kubernetes": _System(
         "kubectl create -o name -f - {job}",
         "kubectl get {job} --ignore-not-found -o jsonpath=status:{.status.jobStatus}",
         "kubectl delete {job} --wait=false --ignore-not-found",

@@ -14,8 +14,9 @@ import psutil
 
 from ips2_dask.clusters.config import DRIVER_MEMORY, MANAGERS, Config, Local, Scheduler, Ssh, Worker, load, taken_by
 from ips2_dask.errors import BadInput
+from ips2_dask.fields import parse_bytes
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.params import Resources, parse_bytes
+from ips2_dask.params import Resources
 from ips2_dask.plan.memory import USABLE
 
 MOST_WORKERS = 4

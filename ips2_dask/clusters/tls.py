@@ -16,28 +16,28 @@ CA = "ca.pem"
 _ENDS = (("cert", "pem"), ("key", "key"))
 
 
-def folder_of(tls: str) -> Path:
+def _folder_of(tls: str) -> Path:
     """The folder of certificates, with ``~`` and variables expanded; the ``~`` of an unknown user stays as it is."""
     return Path(os.path.expanduser(os.path.expandvars(tls))).absolute()
 
 
 def named(tls: str, roles: Sequence[str] = ROLES) -> Security:
     """Dask's record of the certificates of some roles in a folder; the files need not exist."""
-    folder = folder_of(tls)
+    folder = _folder_of(tls)
     files = {f"tls_{role}_{kind}": str(folder / f"{role}.{end}") for role in roles for kind, end in _ENDS}
     return Security(require_encryption=True, tls_ca_file=str(folder / CA), **files)
 
 
 def missing(tls: str) -> list[str]:
     """The files of a client that the folder lacks."""
-    return [name for name in (CA, "client.pem", "client.key") if not (folder_of(tls) / name).is_file()]
+    return [name for name in (CA, "client.pem", "client.key") if not (_folder_of(tls) / name).is_file()]
 
 
 def security(tls: str | None) -> Security | None:
     """Dask's record of the certificates in a folder, whose client's files must be there; None without a folder."""
     if tls is None:
         return None
-    folder, lacking = folder_of(tls), missing(tls)
+    folder, lacking = _folder_of(tls), missing(tls)
     if lacking:
         found, remedy = f"{folder}, which lacks {', '.join(lacking)}", f"run: ips2 cluster certs {tls}"
         if folder.is_dir() and any(folder.iterdir()):
@@ -51,7 +51,7 @@ def settings(tls: str | None) -> dict[str, object]:
     if tls is None:
         return {}
     names = {"ca-file": CA, **{f"{role}.{kind}": f"{role}.{end}" for role in ROLES for kind, end in _ENDS}}
-    files = {f"distributed.comm.tls.{key}": str(folder_of(tls) / name) for key, name in names.items()}
+    files = {f"distributed.comm.tls.{key}": str(_folder_of(tls) / name) for key, name in names.items()}
     return {"distributed.comm.require-encryption": True, **files}
 
 
@@ -61,7 +61,7 @@ def make(directory: str | Path) -> list[Path]:
     Whoever has the key of a role may run code on the cluster, so that a key for each would keep nobody out.
     """
     need("cryptography", "tls", "making certificates")
-    folder = folder_of(str(directory))
+    folder = _folder_of(str(directory))
     fault = None
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral, Real
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -25,38 +24,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput, IPS2Warning
+from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, whole
 from ips2_dask.paper.explicit import nearest
 from ips2_dask.readers.objects import refuse_masked
 from ips2_dask.typing import Float64, Integer
 
 Affinity: TypeAlias = Any  # (m, m), Float64 or a scipy.sparse array
 
+MEANINGLESS = "the result would mean nothing"
+
 ONE = 1 - 1e-10  # an eigenvalue from here on is 1: its vector belongs to a connected component
 
 
-def check_option(thing: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the allowed words."""
-    if not (isinstance(value, str) and value in allowed):
-        raise BadInput(thing, repr(value), " or ".join(map(repr, allowed)), "no method would be chosen", "take one")
+def _above(default: float) -> Any:
+    return between(default, 0, np.inf, MEANINGLESS)
 
 
-def check_count(
-    thing: str, value: object, low: int, high: float = np.inf, why: str = "nothing could be computed"
-) -> int:
-    """Return an integer of low..high, or refuse it, saying why."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= int(value) <= high:
-        allowed = f"an integer of at least {low}" if np.isinf(high) else f"an integer from {low} to {int(high)}"
-        raise BadInput(thing, repr(value), allowed, why, f"give {thing} in that range")
-    return int(value)
-
-
-def check_positive(thing: str, value: object, high: float = np.inf) -> float:
-    """Return a number in (0, high], or refuse it."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    if not (is_number and 0 < float(value) <= high and float(value) < np.inf):  # type: ignore[arg-type]
-        allowed = "a positive number" if np.isinf(high) else f"a number above 0 and up to {high:g}"
-        raise BadInput(thing, repr(value), allowed, "the result would mean nothing", f"give {thing} in that range")
-    return float(value)  # type: ignore[arg-type]
+def _count(default: int) -> Any:
+    return number(default, 1, None, "nothing could be computed")
 
 
 def nearest_others(X: Float64, k: int) -> tuple[Integer, Float64]:
@@ -72,8 +57,7 @@ def bandwidth_of(X: Float64, rule: str | float) -> float:
     Where all samples are equal it is 1, so that their affinity is 1 and not 0 / 0.
     """
     if not isinstance(rule, str):
-        return check_positive("bandwidth", rule)
-    check_option("bandwidth", rule, ("mean", "median"))
+        return float(rule)
     D = cdist(X, X)
     t = D.sum() / (D.size - len(D)) if rule == "mean" else np.median(D[np.triu_indices(len(D), 1)])
     return float(t) if t > 0 else 1.0
@@ -132,6 +116,7 @@ class Baseline(ClusterMixin, BaseEstimator):
 
     def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
         """Cluster X (m, f); y is ignored. `BadInput` where a parameter is out of range."""
+        checked(self)
         refuse_masked(X, "X")
         data = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         self._cluster(data, check_random_state(self.random_state))
@@ -139,7 +124,7 @@ class Baseline(ClusterMixin, BaseEstimator):
 
     def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
         m = len(X)
-        c = check_count("n_clusters", self.n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
+        c = whole("n_clusters", self.n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
         self.affinity_matrix_ = self._affinity(X)
         self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
 
@@ -165,16 +150,15 @@ class SC(Baseline):
     _: KW_ONLY
     # gaussian: all pairs, dense. heat-knn: the same kernel where one of two samples is among the n_neighbors nearest
     # others of the other, symmetric by maximum, zero diagonal, sparse
-    affinity: str = "gaussian"
-    bandwidth: str | float = "mean"  # t: the mean or median distance over i < j, or a number
+    affinity: str = one_of("gaussian", "heat-knn")
+    bandwidth: str | float = made("mean", mean_or_number)  # t: the mean or median distance over i < j, or a number
     n_neighbors: int = 5  # of heat-knn, the sample itself not counted
     zero_diagonal: bool = True  # of gaussian: 0, as in the paper, or 1
     random_state: int | np.random.RandomState | None = 0  # of k-means
 
     def _affinity(self, X: Float64) -> Affinity:
-        check_option("affinity", self.affinity, ("gaussian", "heat-knn"))
         if self.affinity == "heat-knn":
-            k = check_count("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
+            k = whole("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
             return _heat_knn(X, k, bandwidth_of(X, self.bandwidth))
         W = gaussian(cdist(X, X), bandwidth_of(X, self.bandwidth))
         np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
@@ -190,8 +174,6 @@ def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
 
 
 # CAVE: clique averaging of nearest-neighbour hyperedges, then normalised cut (Agarwal et al. 2005)
-
-AVERAGINGS = ("separate", "joint")
 
 
 @dataclass(eq=False, repr=False)
@@ -220,14 +202,13 @@ class CAVE(Baseline):
     # (w_ij - h_e)^2 pair by pair. joint: minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, all pairs
     # together; with fewer hyperedges than pairs the answer is not unique, and the smallest is taken where it lies
     # within the bounds
-    averaging: str = "separate"
-    bandwidth: str | float = "mean"  # t, as of SC
+    averaging: str = one_of("separate", "joint")
+    bandwidth: str | float = made("mean", mean_or_number)  # t, as of SC
     random_state: int | np.random.RandomState | None = 0  # of k-means
 
     def _affinity(self, X: Float64) -> sp.csr_array:
         m = len(X)
-        check_option("averaging", self.averaging, AVERAGINGS)
-        k = check_count("n_neighbors", self.n_neighbors, 2, m, f"a hyperedge of {m} samples would have no pair or no k")
+        k = whole("n_neighbors", self.n_neighbors, 2, m, f"a hyperedge of {m} samples would have no pair or no k")
         self.hyperedges_ = nearest(cdist(X, X), k)
         self.hyperedge_weights_ = mean_affinities(X, self.hyperedges_, bandwidth_of(X, self.bandwidth))
         average = average_separately if self.averaging == "separate" else average_jointly
@@ -310,43 +291,39 @@ class SSC(Baseline):
     _: KW_ONLY
     # admm: the program above, dense (m, m). omp: orthogonal matching pursuit on samples of length 1, sparse, for larger
     # m; it has neither the affine constraint nor outliers
-    solver: str = "admm"
-    alpha: float = 20.0  # weight of the noise term, above 1; also ADMM's penalty (the authors' choice)
+    solver: str = one_of("admm", "omp")
+    alpha: float = _above(20.0)  # weight of the noise term, above 1; also ADMM's penalty (the authors' choice)
     affine: bool = False  # whether the coefficients of a sample sum to 1: affine subspaces instead of linear ones
     outliers: bool = False  # whether E is there; without it E = 0
-    alpha_e: float = 20.0  # weight of E, above 1
-    keep: float = 1.0  # share in (0, 1] of a column's |c|_1 kept in W, its largest coefficients (the authors' rho)
-    tol: float = 2e-4  # ADMM stops when no entry of C, E or the constraints moves or fails by more
-    max_iter: int = 200  # ADMM's limit; as published it is reached without a word, see converged_
-    n_nonzero: int = 10  # coefficients that omp gives a sample at most: the dimension expected of a subspace
-    omp_tol: float = 1e-6  # length of the residual, of 1, at which omp stops earlier
+    alpha_e: float = _above(20.0)  # weight of E, above 1
+    keep: float = between(
+        1.0, 1e-30, 1.0, MEANINGLESS, closed=True
+    )  # share in (0, 1] of a column's |c|_1 kept in W, its largest coefficients (the authors' rho)
+    tol: float = _above(2e-4)  # ADMM stops when no entry of C, E or the constraints moves or fails by more
+    max_iter: int = _count(200)  # ADMM's limit; as published it is reached without a word, see converged_
+    n_nonzero: int = _count(10)  # coefficients that omp gives a sample at most: the dimension expected of a subspace
+    omp_tol: float = between(
+        1e-6, 1e-30, 1.0, MEANINGLESS, closed=True
+    )  # length of the residual, of 1, at which omp stops earlier
     random_state: int | np.random.RandomState | None = 0  # of k-means
 
     def _affinity(self, X: Float64) -> Affinity:
-        keep = check_positive("keep", self.keep, 1.0)
         self.coefficients_, self.n_iter_, self.converged_ = self._express(X)
-        return affinity_of(self.coefficients_, keep)
+        return affinity_of(self.coefficients_, self.keep)
 
-    def _express(self, X: Float64) -> Expression:
-        check_option("solver", self.solver, ("admm", "omp"))
-        if self.solver == "admm":
-            return self._express_by_admm(X)
-        if self.affine or self.outliers:
-            options = f"affine={self.affine}, outliers={self.outliers}"
-            raise BadInput("solver='omp'", options, "neither", "they would be ignored", "take solver='admm'")
-        n_nonzero = check_count("n_nonzero", self.n_nonzero, 1)
-        return express_by_omp(X, n_nonzero, check_positive("omp_tol", self.omp_tol, 1.0))
-
-    def _express_by_admm(self, X: Float64) -> Expression:
-        alpha = check_positive("alpha", self.alpha)
-        tol = check_positive("tol", self.tol)
-        max_iter = check_count("max_iter", self.max_iter, 1)
+    def _express(self, X: Float64) -> _Expression:
+        if self.solver == "omp":
+            if self.affine or self.outliers:
+                options = f"affine={self.affine}, outliers={self.outliers}"
+                raise BadInput("solver='omp'", options, "neither", "they would be ignored", "take solver='admm'")
+            return express_by_omp(X, self.n_nonzero, self.omp_tol)
         sizes = np.sort(np.abs(X).sum(axis=1))  # |y_j|_1; the minimum over i of the maximum over j != i is the second
-        lambda_e = check_positive("alpha_e", self.alpha_e) / _or_one(sizes[-2]) if self.outliers else None
-        return express_by_admm(X, alpha / coherence(X), lambda_e, alpha, bool(self.affine), tol, max_iter)
+        lambda_e = self.alpha_e / _or_one(sizes[-2]) if self.outliers else None
+        lambda_z = self.alpha / coherence(X)
+        return express_by_admm(X, lambda_z, lambda_e, self.alpha, bool(self.affine), self.tol, self.max_iter)
 
 
-class Expression(NamedTuple):
+class _Expression(NamedTuple):
     """C (m, m), the iterations it took, and whether the stopping rule was met."""
 
     C: Affinity
@@ -374,7 +351,7 @@ def shrink(A: Float64, threshold: float) -> Float64:
 
 def express_by_admm(
     X: Float64, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
-) -> Expression:
+) -> _Expression:
     """C (m, m), zero diagonal, of program (13) by the alternating direction method of multipliers (Algorithm 2).
 
     Letters are the paper's: A the copy of C in the quadratic term, Delta and delta the multipliers of A = C - diag(C)
@@ -402,8 +379,8 @@ def express_by_admm(
         Delta += rho * gap
         delta += rho * excess
         if max(_largest(gap), _largest(excess), _largest(A - before), change_E) <= tol:
-            return Expression(C, n_iter, True)
-    return Expression(C, max_iter, False)
+            return _Expression(C, n_iter, True)
+    return _Expression(C, max_iter, False)
 
 
 def _largest(A: Float64) -> float:
@@ -420,7 +397,7 @@ def _ridge_solver(Z: Float64, rho: float) -> Callable[[Float64], Float64]:
     return lambda R: inverse @ R
 
 
-def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
+def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> _Expression:
     """C by orthogonal matching pursuit (You, Robinson, Vidal 2016, Algorithm 1): greedy, all samples a step at a time.
 
     Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew: at
@@ -453,7 +430,7 @@ def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
     used = coefficient != 0
     C = sp.csr_array((coefficient[used], (support[used], np.nonzero(used)[0])), shape=(m, m))
     left = np.linalg.norm(residual, axis=1)
-    return Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
+    return _Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
 
 
 def affinity_of(C: Affinity, keep: float = 1.0) -> Affinity:
@@ -502,35 +479,32 @@ class HGC(Baseline):
     n_features_in_ : int
     """
 
-    n_clusters: int = 8  # groups at most; superfluous ones stay empty
+    n_clusters: int = _count(8)  # groups at most; superfluous ones stay empty
     _: KW_ONLY
     # knn: hyperedge j is sample j with its n_neighbors - 1 nearest others. knn-others: its n_neighbors nearest others,
     # as the author reads a graph
-    incidence: str = "knn"
+    incidence: str = one_of("knn", "knn-others")
     n_neighbors: int = 10  # samples of a hyperedge
-    alpha: float = 1e-6  # priors, positive
-    beta: float = 1e-6
-    gamma: float = 1e-6
-    n_init: int = 10  # random starts
-    tol: float = 1e-6  # relative change of the bound at which a start has converged
-    max_iter: int = 1000  # points of a start's way at most, the start itself counted
+    alpha: float = _above(1e-6)  # priors
+    beta: float = _above(1e-6)
+    gamma: float = _above(1e-6)
+    n_init: int = _count(10)  # random starts
+    tol: float = _above(1e-6)  # relative change of the bound at which a start has converged
+    max_iter: int = _count(1000)  # points of a start's way at most, the start itself counted
     random_state: int | np.random.RandomState | None = 0  # of the starts
 
     def _cluster(self, X: Float64, rng: np.random.RandomState) -> None:
-        check_option("incidence", self.incidence, ("knn", "knn-others"))
         m, others = len(X), self.incidence == "knn-others"
         why = f"{m} samples do not fill a hyperedge"
-        k = check_count("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
+        k = whole("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
         self._explain(knn_incidence(X, k, others), rng)
 
     def _explain(self, A: sp.csr_array, rng: np.random.RandomState) -> None:
         """Find the groups of an incidence (m, n) of 0 and 1, vertices in rows."""
-        K = check_count("n_clusters", self.n_clusters, 1)
-        n_init, max_iter = check_count("n_init", self.n_init, 1), check_count("max_iter", self.max_iter, 1)
-        tol = check_positive("tol", self.tol)
-        prior = Prior(*(check_positive(name, getattr(self, name)) for name in Prior._fields))
-        starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
-        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
+        prior = Prior(self.alpha, self.beta, self.gamma)
+        starts = (rng.uniform(size=(A.shape[0], self.n_clusters)) for _ in range(self.n_init))
+        climbs = (climb(A, q, prior, self.tol, self.max_iter) for q in starts)
+        best = max(climbs, key=lambda attempt: attempt.elbo[-1])
         self.membership_, self.elbo_path_ = best
         self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
         groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
@@ -560,7 +534,7 @@ class Prior(NamedTuple):
     gamma: float
 
 
-class Posterior(NamedTuple):
+class _Posterior(NamedTuple):
     """q(theta_gj) = Beta(alpha_gj, beta_gj), both (K, n), and q(pi) = Dirichlet(gamma), (K,)."""
 
     alpha: Float64
@@ -568,14 +542,14 @@ class Posterior(NamedTuple):
     gamma: Float64
 
 
-class Climb(NamedTuple):
+class _Climb(NamedTuple):
     """Memberships q (m, K) that a start arrived at, and the bound after each iteration."""
 
     q: Float64
     elbo: Float64
 
 
-def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> Climb:
+def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> _Climb:
     """Coordinate ascent of the evidence lower bound, which never falls up to rounding, for an incidence A (m, n).
 
     It begins with memberships ``start`` (m, K), positive, which are scaled to rows of sum 1.
@@ -589,18 +563,18 @@ def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: i
         path.append(_elbo_of(q, posterior, prior))
         if abs(path[-1] - path[-2]) <= tol * (abs(path[-1]) + abs(path[-2])) / 2:
             break
-    return Climb(q, np.array(path))
+    return _Climb(q, np.array(path))
 
 
-def posterior_of(A: sp.csr_array, q: Float64, prior: Prior) -> Posterior:
+def posterior_of(A: sp.csr_array, q: Float64, prior: Prior) -> _Posterior:
     """The best q(theta) and q(pi) for memberships q: prior counts plus expected counts."""
     inside = np.asarray((A.T @ q).T)  # (K, n) expected vertices of group g in hyperedge j
     size = q.sum(axis=0)  # (K,)
     outside = np.maximum(size[:, None] - inside, 0)  # rounding must not make it negative
-    return Posterior(prior.alpha + inside, prior.beta + outside, prior.gamma + size)
+    return _Posterior(prior.alpha + inside, prior.beta + outside, prior.gamma + size)
 
 
-def memberships(A: sp.csr_array, posterior: Posterior) -> Float64:
+def memberships(A: sp.csr_array, posterior: _Posterior) -> Float64:
     """The best q(g) for q(theta) and q(pi), (m, K): softmax of E[log pi_g] + sum_j E[log Bernoulli(a_ij; theta_gj)]."""
     alpha, beta, gamma = posterior
     log_in, log_out = digamma(alpha), digamma(beta)  # both less digamma(alpha + beta), which cancels in the difference
@@ -612,7 +586,7 @@ def memberships(A: sp.csr_array, posterior: Posterior) -> Float64:
     return np.asarray(score)
 
 
-def _elbo_of(q: Float64, posterior: Posterior, prior: Prior) -> float:
+def _elbo_of(q: Float64, posterior: _Posterior, prior: Prior) -> float:
     """The bound on log p(A), where ``posterior`` is the best for q: the evidence given q, plus q's entropy."""
     alpha, beta, gamma = posterior
     entropy = -float(np.sum(q * np.log(np.where(q > 0, q, 1))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -25,12 +25,11 @@ from ips2_dask.paper.methods import (
     published,
     quiet,
     score,
-    score_drawn,
     seconds,
     summary,
     three_settings,
 )
-from ips2_dask.paper.work import SETTINGS, Family, Record, Work, of_summary, record
+from ips2_dask.paper.work import SETTINGS, Family, Record, Work, record
 from ips2_dask.typing import Float64
 
 MEASURES = ("acc", "ari", "fscore", "nmi", "purity")
@@ -86,7 +85,7 @@ def table2_cell(data: str | None, dataset: str, method: str, runs: int, seed: in
     return three_settings(method, sets.load(dataset, data), runs, seed, budget)
 
 
-def on_draws(
+def _on_draws(
     data: str | None, method: str, chosen: dict[str, Setting], runs: int, seed: int, draws: int
 ) -> dict[str, Summary]:
     """The three settings of the first 60 documents, on random draws of 60: none is chosen on a draw."""
@@ -112,19 +111,30 @@ def table2(work: Work) -> list[Record]:
     """The measures of each data set, method and setting, beside what is printed."""
     found, given = cells(work, TABLE_SETS), {"draws": work.scope.draws, **work.scope.seeds}
     calls = {("bbcsport-draws", m): {"method": m, "chosen": _params(found["bbcsport60", m]), **given} for m in METHODS}
-    found |= work.each("table2", on_draws, calls)
+    found |= work.each("table2", _on_draws, calls)
     records = []
     for (dataset, method), of_each in found.items():
         theirs = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
         for setting in SETTINGS:
-            records += of_summary("table2", dataset, method, setting, of_each[setting], theirs)
+            records += _of_summary("table2", dataset, method, setting, of_each[setting], theirs)
     return records
+
+
+def _of_summary(
+    experiment: str, dataset: str, method: str, setting: str, one: Summary, paper: Mapping[str, float | None]
+) -> list[Record]:
+    """A record for each measure of a summary."""
+    common: dict[str, Any] = {"setting": setting, "params": one["params"], "runs": one["runs"]}
+    return [
+        record(experiment, dataset, method, name, mean=mean, std=one["std"][name], paper=paper.get(name), **common)
+        for name, mean in one["mean"].items()
+    ]
 
 
 # Table 3: time
 
 
-def times(
+def _times(
     data: str | None, dataset: str, settings: dict[str, tuple[str, Setting]], repeats: int, seed: int
 ) -> dict[str, list[float]]:
     """Seconds of ``repeats`` fits by name, after one that is not timed: it loads what is compiled.
@@ -156,7 +166,7 @@ def table3(work: Work) -> list[Record]:
     settings = {method: (method, default(method)) for method in METHODS}
     settings |= {f"{method}-printed": (method, published(method)) for method in COMPARED}
     given = {"settings": settings, "repeats": work.scope.repeats, "seed": work.scope.seed}
-    found = work.each("table3", times, {(name,): {"dataset": name, **given} for name in TABLE3_SETS}, alone=True)
+    found = work.each("table3", _times, {(name,): {"dataset": name, **given} for name in TABLE3_SETS}, alone=True)
     records = []
     for (dataset,), of_each in found.items():
         for name, taken in of_each.items():
@@ -184,13 +194,13 @@ def tensors(work: Work) -> list[Record]:
     The variation is the standard deviation over the mean of the entries off the diagonal: near 0 where all pairs look
     alike.
     """
-    found = work.each("tensors", coarse_tensors, {(): {"seed": work.scope.seed}})[()]
+    found = work.each("tensors", _coarse_tensors, {(): {"seed": work.scope.seed}})[()]
     work.more["tensors"] = {"": found["cells"]}
     variation = found["variation"].items()
     return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in variation]
 
 
-def coarse_tensors(data: str | None, seed: int) -> dict[str, Any]:
+def _coarse_tensors(data: str | None, seed: int) -> dict[str, Any]:
     """Cells and variation of the three matrices."""
     del data
     samples = sets.three_clusters(seed)
@@ -227,20 +237,20 @@ def _three(samples: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     }
 
 
-def two_clusters(data: str | None, seed: int) -> dict[str, Any]:
+def _two_clusters(data: str | None, seed: int) -> dict[str, Any]:
     """The two-cluster set with the paper's printed settings."""
     del data
     return _three(sets.two_clusters(seed), published("IPS2"), seed)
 
 
-def heatmap(data: str | None, dataset: str, setting: Setting, seed: int) -> dict[str, Any]:
+def _heatmap(data: str | None, dataset: str, setting: Setting, seed: int) -> dict[str, Any]:
     """A real data set with the setting that Table 2 tuned for IPS2."""
     return _three(sets.load(dataset, data), setting, seed)
 
 
 def similarities(work: Work) -> list[Record]:
     """How well S, V and U tell the pairs of one cluster from those of two."""
-    found = work.each("similarities", two_clusters, {(): {"seed": work.scope.seed}})[()]
+    found = work.each("similarities", _two_clusters, {(): {"seed": work.scope.seed}})[()]
     work.more["similarities"] = {"": found["cells"]}
     work.more["distributions"] = found["histogram"]
     return _auc("similarities", "two_clusters", "default", found)
@@ -250,7 +260,7 @@ def heatmaps(work: Work) -> list[Record]:
     """The same on two real data sets."""
     tuned = {dataset: three["tuned"]["params"] for (dataset, _), three in cells(work, SHOWN, ("IPS2",)).items()}
     calls = {(name,): {"dataset": name, "setting": tuned[name], "seed": work.scope.seed} for name in SHOWN}
-    found = work.each("heatmaps", heatmap, calls)
+    found = work.each("heatmaps", _heatmap, calls)
     work.more["heatmaps"] = {name: found[name,]["cells"] for name in SHOWN}
     return [one for name in SHOWN for one in _auc("heatmaps", name, "tuned", found[name,])]
 
@@ -303,9 +313,14 @@ def point(
 
     def one(variant: str, method: str) -> Summary:
         setting = {**_setting_of(variant, method), **(changes or {})}
-        return score_drawn(method, setting, lambda s: draw(s, **drawn), range(seed, seed + runs))
+        return _score_drawn(method, setting, lambda s: draw(s, **drawn), range(seed, seed + runs))
 
     return {variant: {method: one(variant, method) for method in methods} for variant in VARIANTS}
+
+
+def _score_drawn(method: str, setting: Setting, draw: Callable[[int], Dataset], seeds: Sequence[int]) -> Summary:
+    """The measures of a setting, each run on data that are drawn with its seed."""
+    return summary(setting, [score(method, setting, draw(seed), [seed])[0] for seed in seeds])
 
 
 def experiment_name(name: str, variant: str) -> str:
@@ -327,14 +342,14 @@ def series(work: Work, name: str) -> list[Record]:
         experiment, dataset, found = experiment_name(name, variant), dataset_name(name, at), both[variant]
         for method in COMPARED:
             theirs = {"acc": PRINTED["levels"].get(at, {}).get(method)} if name == "levels" else {}
-            records += of_summary(experiment, dataset, method, "default", found[method], theirs)
+            records += _of_summary(experiment, dataset, method, "default", found[method], theirs)
         gain = found["IPS2"]["mean"]["acc"] - found["SC"]["mean"]["acc"]
         common: dict[str, Any] = {"runs": found["IPS2"]["runs"], "params": found["IPS2"]["params"]}
         records.append(record(experiment, dataset, "IPS2", "gain", mean=gain, **common))
     return records
 
 
-def times_over_k(data: str | None, repeats: int, seed: int) -> dict[str, dict[int, list[float]]]:
+def _times_over_k(data: str | None, repeats: int, seed: int) -> dict[str, dict[int, list[float]]]:
     """Seconds of IPS2's fits on one draw for each k, in both variants, after one that is not counted."""
     del data
     drawn = sets.usdata1(NOISY_FEATURES, seed=seed)
@@ -350,11 +365,11 @@ def neighbors(work: Work) -> list[Record]:
     given = {"drawn": {"n_features": NOISY_FEATURES}, "methods": ("IPS2",), **work.scope.seeds}
     found = work.each("neighbors", point, {(str(k),): {"changes": {"n_neighbors": k}, **given} for k in K})
     timing = {("times",): {"repeats": work.scope.repeats, "seed": work.scope.seed}}
-    taken, records = work.each("neighbors", times_over_k, timing, alone=True)["times",], []
+    taken, records = work.each("neighbors", _times_over_k, timing, alone=True)["times",], []
     for variant, k in product(VARIANTS, K):
         where = (experiment_name("neighbors", variant), f"usdata1-{NOISY_FEATURES}", "IPS2")
         one = found[str(k),][variant]["IPS2"]
-        records += of_summary(*where, "default", one, {})
+        records += _of_summary(*where, "default", one, {})
         records += _seconds(where, taken[variant][k], one["params"], None)
     return records
 

@@ -18,6 +18,7 @@ from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import pdist, squareform
 
 from ips2_dask.errors import BadInput
+from ips2_dask.fields import mean_or_number, real, whole, word
 from ips2_dask.readers.objects import refuse_masked
 from ips2_dask.typing import Float64, Int64
 
@@ -49,10 +50,12 @@ def pairwise_similarity(
     S : float64 array (m, m)
         Symmetric, in [0, 1].
     """
-    d = _distances(X)
-    S = kernel(d, _bandwidth(d, bandwidth))
-    if affinity not in ("gaussian", "heat-knn"):
-        raise _unknown("affinity", affinity, "'heat-knn' or 'gaussian'", "there would be no rule for S")
+    word("affinity", affinity, "heat-knn", "gaussian")
+    d, t = _distances(X), mean_or_number("bandwidth", bandwidth)
+    if isinstance(t, str):
+        above = squareform(d, checks=False)
+        t = float(above.mean() if t == "mean" else np.median(above))
+    S = kernel(d, t)
     return S if affinity == "gaussian" else on_neighbors(S, d)
 
 
@@ -93,31 +96,20 @@ def tensor_similarity(
     BadInput
         If there are more than ``MOST_SAMPLES`` samples, or an argument is not one of the above.
     """
-    if kind == "decomposable":
+    if word("kind", kind, "indecomposable", "decomposable") == "decomposable":
         if n_neighbors is not None:
             allowed, otherwise = "None for a decomposable tensor", "the unfolding would not be S kron S"
             raise BadInput("n_neighbors", str(n_neighbors), allowed, otherwise, "leave it out")
         S = _square(data, "S")
         _check_size(len(S))
         return np.asarray(np.einsum("ik,jl->ijkl", S, S))
-    if kind != "indecomposable":
-        raise _unknown("kind", kind, "'indecomposable' or 'decomposable'", "there would be no rule for T")
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise BadInput("sigma", str(sigma), "a positive number", "far pairs would be the similar ones", "give sigma=1")
-    if not 0 < epsilon < 0.001:
-        otherwise = "a denominator could be zero, or the result depend on it"
-        raise BadInput("epsilon", str(epsilon), "between 0 and .001, both excluded", otherwise, "give epsilon=1e-4")
+    real("sigma", sigma, 0, math.inf, "far pairs would be the similar ones", False)
+    real("epsilon", epsilon, 0, 1e-3, "a denominator could be zero, or the result depend on it", False)
     _check_size(len(np.asarray(data)))
     d = _distances(data)
-    m = len(d)
-    k = m if n_neighbors is None else n_neighbors
-    if isinstance(k, bool) or int(k) != k or not 2 <= k <= m:
-        allowed, otherwise = (
-            f"2 to m = {m}, or None",
-            "a neighbourhood would hold no pair, or samples that do not exist",
-        )
-        raise BadInput("n_neighbors", str(k), allowed, otherwise, f"give n_neighbors={min(5, m)}")
-    return quadruples(d, None if k == m else nearest(d, int(k)), sigma, epsilon)
+    why = "a neighbourhood would hold no pair, or samples that do not exist"
+    k = len(d) if n_neighbors is None else whole("n_neighbors", n_neighbors, 2, len(d), why)
+    return quadruples(d, None if k == len(d) else nearest(d, k), sigma, epsilon)
 
 
 # Definition 3.1 counts the pair (i, j) as r = m (j - 1) + i: the first index runs fastest, which is NumPy's order "F".
@@ -220,16 +212,14 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     """
     refuse_masked(T, "T")
     T = np.asarray(T)
-    if n_clusters < 1:
-        raise BadInput("n_clusters", str(n_clusters), "1 or more", "V would be made of no vector", "raise n_clusters")
+    whole("n_clusters", n_clusters, 1, None, "V would be made of no vector")
+    word("rule", rule, "rms", "abs", "signed")
     is_tensor = T.ndim == 4
     m = len(T) if is_tensor else math.isqrt(T.shape[0] if T.ndim else 0)
     _check_size(m)
     M = unfold(T) if is_tensor else _square(T, "T")
     if m * m != len(M):
         raise BadInput("T", f"shape {T.shape}", "(m, m, m, m) or (m^2, m^2)", "there would be no pairs", "pass T")
-    if rule not in ("rms", "abs", "signed"):
-        raise _unknown("rule", rule, "'rms', 'abs' or 'signed'", "there would be no rule for V")
     found = spectrum(M, divide="both" if is_tensor else "none")
     r = len(found.shares)
     if r == 0:
@@ -395,15 +385,6 @@ def _distances(X: npt.ArrayLike) -> Float64:
     return np.asarray(squareform(pdist(X)))
 
 
-def _bandwidth(d: Float64, bandwidth: str | float) -> float:
-    above = squareform(d, checks=False)
-    if bandwidth in ("mean", "median"):
-        return float(above.mean() if bandwidth == "mean" else np.median(above))
-    if isinstance(bandwidth, str) or not (math.isfinite(bandwidth) and bandwidth > 0):
-        raise _unknown("bandwidth", bandwidth, "'mean', 'median' or a positive number", "the kernel would be undefined")
-    return float(bandwidth)
-
-
 def _check_size(m: int) -> None:
     if m > MOST_SAMPLES:
         allowed = f"at most {MOST_SAMPLES} ({8 * MOST_SAMPLES**4 / 1e9:.1f} GB for one tensor)"
@@ -418,7 +399,3 @@ def _square(M: npt.ArrayLike, name: str) -> Float64:
     if M.ndim != 2 or M.shape[0] != M.shape[1]:
         raise BadInput(name, f"shape {M.shape}", "a square matrix", "rows and columns would not match", "pass a square")
     return M
-
-
-def _unknown(name: str, found: object, allowed: str, otherwise: str) -> BadInput:
-    return BadInput(name, repr(found), allowed, otherwise, f"give {name} as one of these")

@@ -67,7 +67,7 @@ def _heat_maps(folder: Path, name: str, rows: Mapping[str, Any]) -> None:
                 figure.colorbar(image, ax=ax, shrink=0.8)
 
 
-def distributions(folder: Path, histograms: Mapping[str, tuple[Any, Any]]) -> None:
+def _distributions(folder: Path, histograms: Mapping[str, tuple[Any, Any]]) -> None:
     """How often each value of a similarity occurs among the pairs."""
     with _sheet(folder, "distributions", (9.3, 2.4), 1, 3) as (_, axes):
         for (kind, (counts, edges)), ax in zip(histograms.items(), axes[0], strict=True):
@@ -114,7 +114,7 @@ def draw(family: str, folder: Path, records: Sequence[Record], more: Mapping[str
     if family in ("tensors", "similarities", "heatmaps"):
         _heat_maps(folder, family, more[family])
     if family == "similarities":
-        distributions(folder, more["distributions"])
+        _distributions(folder, more["distributions"])
     if family in POINTS:
         curves(folder, records, family)
     if family == "neighbors":

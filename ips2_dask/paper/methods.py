@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -295,11 +295,6 @@ def score(method: str, setting: Setting, dataset: Dataset, seeds: Sequence[int])
     """The five measures of a setting on a data set for each seed."""
     fitted = Fitted(method, setting, dataset.X, dataset.n_clusters)
     return [scores(dataset.labels, fitted.labels(seed)) for seed in seeds]
-
-
-def score_drawn(method: str, setting: Setting, draw: Callable[[int], Dataset], seeds: Sequence[int]) -> Summary:
-    """The measures of a setting, each run on data that are drawn with its seed."""
-    return summary(setting, [score(method, setting, draw(seed), [seed])[0] for seed in seeds])
 
 
 def seconds(method: str, setting: Setting, dataset: Dataset, seed: int) -> float:

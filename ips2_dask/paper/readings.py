@@ -316,7 +316,7 @@ def alone(data: str | None, dataset: str, base: str, starts: int) -> dict[str, d
     }
 
 
-def combined(data: str | None, dataset: str, starts: int) -> dict[str, dict[str, list[float]]]:
+def _combined(data: str | None, dataset: str, starts: int) -> dict[str, dict[str, list[float]]]:
     """The grid: for each method and statistic the accuracies in the grid's order."""
     evaluator, columns = Evaluator(sets.load(dataset, data), starts), {}
     for method in COMPARED:
@@ -355,7 +355,7 @@ def make(work: Work) -> list[Record]:
         calls = {(kind, name): {"dataset": name, **starts, **given} for name in names}
         return {name: found for (_, name), found in work.each("readings", function, calls).items()}
 
-    on_grid = of_each("grid", combined, PAPER_SETS)
+    on_grid = of_each("grid", _combined, PAPER_SETS)
     # the best is chosen by the known labels
     best = {name: grid()[int(np.argmax(on_grid[name]["IPS2"]["mean"]))].changes for name in DRAWN}
     work.more["readings"] = {

@@ -116,7 +116,7 @@ def command(options: argparse.Namespace) -> int:
         if not options.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    only = [name for text in options.only for name in text.split(",")]
+    only = options.only.split(",") if options.only else ()
     how = {"brief": options.quick, "jobs": options.jobs, "seed": options.seed}
     records = reproduce(options.out, options.data, only=only, tell=tell, **how)
     files = {file.partition(".")[0]: str(Path(options.out).absolute() / file) for file in ("results.json", "tables.md")}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from joblib import Memory, Parallel, delayed
 
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.paper.methods import BUDGET, Summary
+from ips2_dask.paper.methods import BUDGET
 
 PACKAGE = Path(__file__).parents[1]
 NOT_RESULTS = ("bench/", "cli/", "paper/figures.py", "paper/reproduce.py", "plots/", "reports/", "sweeps/")
@@ -134,17 +134,6 @@ def record(experiment: str, dataset: str, method: str, measure: str, **values: A
     """One record; ``values`` are those of other fields."""
     names = {"experiment": experiment, "dataset": dataset, "method": method, "measure": measure}
     return {**names, "setting": "default", "params": {}, "runs": 1, "mean": None, "std": None, "paper": None} | values
-
-
-def of_summary(
-    experiment: str, dataset: str, method: str, setting: str, one: Summary, paper: Mapping[str, float | None]
-) -> list[Record]:
-    """A record for each measure of a summary."""
-    common: dict[str, Any] = {"setting": setting, "params": one["params"], "runs": one["runs"]}
-    return [
-        record(experiment, dataset, method, name, mean=mean, std=one["std"][name], paper=paper.get(name), **common)
-        for name, mean in one["mean"].items()
-    ]
 
 
 def select(records: Iterable[Record], **wanted: object) -> list[Record]:

@@ -4,28 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple, TypedDict
 
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Plan
-from ips2_dask.stages import degrees, eigen, fuse, ingest, label, neighbors, tensor
-from ips2_dask.store.layout import FORMAT, STAGES, folder_of, key_digest
+from ips2_dask.store.layout import FORMAT, READS, STAGES, folder_of, key_digest
 
-_MODULES = (ingest, neighbors, tensor, degrees, eigen, fuse, label)
-MODULES: dict[str, ModuleType] = dict(zip(STAGES, _MODULES, strict=True))
-"""The module of each stage: ``VERSION``, ``depends_on(params, choices)`` and ``run(context, executor, report)``."""
-
-FEEDS = {
-    "ingest": ("input", "bounds"),
-    "neighbors": ("ingest", "knn_graph"),
-    "tensor": ("ingest", "neighbors"),
-    "assemble": ("tensor",),
-    "eigen": ("assemble",),
-    "fuse": ("eigen", "similarity"),
-    "label": ("fuse",),
+MODULES: dict[str, ModuleType] = {
+    name: import_module(f"ips2_dask.stages.{'degrees' if name == 'assemble' else name}") for name in STAGES
 }
-"""The inputs and the earlier stages that a stage reads, where there are such; other changes leave it as it is."""
+"""The module of each stage: ``VERSION``, ``depends_on(params, choices)`` and ``run(context, executor, report)``."""
 
 WORDS = {
     "seed": "random_state",
@@ -63,9 +53,8 @@ def stage_keys(params: Params, plan: Plan, digests: Mapping[str, str]) -> dict[s
     """
     above = {**digests, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
     keys = {}
-    for name in STAGES:
-        module = MODULES[name]
-        feeds = FEEDS[name] + (("similarity",) if name == "eigen" and params.tensor == "decomposable" else ())
+    for name, module in MODULES.items():
+        feeds = READS[name] + (("similarity",) if name == "eigen" and params.tensor == "decomposable" else ())
         content: Content = {
             "inputs": {feed: above[feed] for feed in feeds if feed in above},
             "params": module.depends_on(params, plan.choices),

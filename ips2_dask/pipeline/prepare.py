@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ips2_dask import clusters
+from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import leiden
-from ips2_dask.params import Params, Resources
+from ips2_dask.params import NOT_READ, Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, keeps_limits
 from ips2_dask.plan.choices import widest
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
 GivenMatrix: TypeAlias = Matrix | str | Path
 """An (m, m) matrix as the caller gives it with the samples: dense, sparse, or the path of a file."""
 
-
-NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
-    ("tensor", "decomposable", ("sigma", "epsilon", "operator"), "that tensor is made of S, and is never assembled"),
-    ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
-    ("affinity", "precomputed", ("bandwidth",), "S is given"),
-    ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
-    *(("graph", graph, ("shards",), "nothing is in shards") for graph in ("exact", "pynndescent")),
-    *(("assign_labels", by, ("resolution",), "only Leiden has one") for by in ("auto", "kmeans", "density")),
-)
-"""A parameter, one of its values, the parameters that no stage reads with that value, and why."""
 
 MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
 """Fields of `Resources` that describe a cluster which is started, or connected to, for the run."""
@@ -162,7 +152,7 @@ class Prepared:
 
     def check(self) -> None:
         """Refuse what can't run, for want of memory or because of its side inputs, before anything is computed."""
-        check_memory(self.plan, *clusters.machines_of(self.resources).limits, self._saving)
+        check_memory(self.plan, *machines_of(self.resources).limits, self._saving)
         self.inputs.side_inputs(self.requested)
 
     def _saving(self) -> str | None:
@@ -179,7 +169,7 @@ class Prepared:
                 params = dataclasses.replace(self.requested, **({name: value} if of_params else {}))
                 resources = dataclasses.replace(self.resources, **({} if of_params else {name: value}))
                 other = plan_run(self.source, params, resources, knn_graph=self.inputs.knn_graph is not None)
-                if keeps_limits(other, *clusters.machines_of(resources).limits):
+                if keeps_limits(other, *machines_of(resources).limits):
                     return f"{name}={value!r}"
         return None
 
@@ -230,7 +220,7 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
         raise BadInput(source.name, found, "them with features", why, remedy)
     params = widest(params, m)
     check_shape(m, f, params, source.name)
-    machines = clusters.machines_of(resources)
+    machines = machines_of(resources)
     plan = make_plan(
         m,
         f,

@@ -11,10 +11,10 @@ from sklearn.isotonic import isotonic_regression
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.style import INK, LAYOUTS, MUTED, SEQUENTIAL, axis, bar, halo, legend, look, scale, titled
 from ips2_dask.runs.layers import Layer, Layers
-from ips2_dask.runs.layout import Layout, labels_at
+from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import shown
-from ips2_dask.typing import Float, Float64, Int64, Integer
+from ips2_dask.typing import Float, Float32, Float64, Int32, Int64, Integer
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
@@ -155,8 +155,7 @@ def layout(run: Run, ax: Axes | None = None, *, precomputed: Layout | None = Non
     """
     run = shown(run)
     found = run.layout if precomputed is None else precomputed
-    labels, sure = labels_at(run.iter_labels(), found.samples)
-    assert sure is not None
+    labels, sure = _labels_at(run, found.samples)
     ax, count = axis(ax, grid=None), int(labels.max(initial=-1)) + 1
     certainties = _scatter(ax, found.points, labels, sure, most)
     for cluster in range(count):
@@ -176,6 +175,16 @@ def layout(run: Run, ax: Axes | None = None, *, precomputed: Layout | None = Non
     ax.set_aspect("equal", adjustable="datalim")
     name = LAYOUTS[found.method]
     return titled(ax, f"Layout by {name}", f"{name} 1", f"{name} 2")
+
+
+def _labels_at(run: Run, rows: Int64) -> tuple[Int32, Float32]:
+    """Labels and certainty, (n,) each, of some rows, ascending."""
+    labels, certainty = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
+    for block in run.iter_labels():
+        low, high = np.searchsorted(rows, [block.first, block.first + len(block.labels)])
+        own = rows[low:high] - block.first
+        labels[low:high], certainty[low:high] = block.labels[own], block.certainty[own]
+    return labels, certainty
 
 
 def embedding(

@@ -116,7 +116,8 @@ def spent(run: Run) -> list[Spent]:
     planned = {stage["name"]: stage for stage in run.manifest["plan"]}
     found = []
     for stage in run.manifest["stages"]:
-        bounds = [planned[stage["name"]][name] for name in ("worker_bytes", "client_bytes", "disk_bytes")]
+        of = planned.get(stage["name"], {})  # a plan leaves out stages that need little
+        bounds = [of.get(name, 0) for name in ("worker_bytes", "client_bytes", "disk_bytes")]
         found.append(Spent(stage["name"], stage["seconds"], stage["skipped"], stage["peak_rss_bytes"], *bounds))
     return found
 
@@ -189,14 +190,8 @@ def criteria(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axes]) -> None:
             at = sigmas.index(sigma)
             look: dict[str, Any] = {"linestyle": LINES[at % len(LINES)], "marker": MARKERS[at % len(MARKERS)]}
             tone, text = PALETTE[ks.index(k) % len(PALETTE)], f"k = {k}, sigma = {sigma:g}"
-            ax.plot(
-                [row["clusters"] for row in some],
-                [row[name] for row in some],
-                color=tone,
-                label=text,
-                markersize=4,
-                **look,
-            )
+            x, y = ([row[of] for row in some] for of in ("clusters", name))
+            ax.plot(x, y, color=tone, label=text, markersize=4, **look)
         place = best["clusters"], best[name]
         ax.plot(*place, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
         ax.annotate(f"{place[1]:.3g}", place, (9, 6), textcoords="offset points", color=INK, fontsize="small")

@@ -50,7 +50,6 @@ class ReportData:
         self.n_samples = n = int(self.sizes.sum())
         certain, unsure, left_out = 0.0, 0, []
         for block in run.iter_labels():
-            assert block.certainty is not None
             own = block.labels >= 0
             certain += float(block.certainty[own].sum(dtype=np.float64))
             unsure += int((block.certainty[own] < UNSURE).sum())

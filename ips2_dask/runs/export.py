@@ -58,7 +58,7 @@ def write_labels(run: Results, path: str | Path, input: str | Path | None = None
         Where the ending is another one, the place can't be written, or the .h5ad is not of these samples or has
         something of its own by these names.
     """
-    target = check_file(path, LABEL_ENDINGS)
+    target = _check_file(path, LABEL_ENDINGS)
     ending = target.suffix.lower()
     if input is not None and ending != ".h5ad":
         found = f"{input} for a {target.suffix} file"
@@ -81,7 +81,7 @@ def write_labels(run: Results, path: str | Path, input: str | Path | None = None
     return target
 
 
-def check_file(name: str | Path, endings: Sequence[str]) -> Path:
+def _check_file(name: str | Path, endings: Sequence[str]) -> Path:
     """The path of a file that is to be written; refused where it has another ending, or can't be."""
     path = Path(os.path.expanduser(name))
     if path.suffix.lower() not in endings:
@@ -96,7 +96,7 @@ def check_file(name: str | Path, endings: Sequence[str]) -> Path:
 
 def check_prediction_file(name: str, labels_only: bool) -> Path:
     """The path of a file for predictions; refused where it can't be one, or .npy shall hold more than labels."""
-    path = check_file(name, PREDICTION_ENDINGS)
+    path = _check_file(name, PREDICTION_ENDINGS)
     if path.suffix.lower() == ".npy" and not labels_only:
         found, wanted = "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet"
         raise BadInput(name, found, wanted, "columns of different types would have no place", "give another ending")

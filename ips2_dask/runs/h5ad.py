@@ -48,15 +48,6 @@ def anndata_io() -> Any:
         raise BadInput("anndata", found, "an installed one", why, "run pip install 'ips2-dask[anndata]'") from None
 
 
-def check_key(key: object) -> None:
-    """Raise ``BadInput`` for a key that an AnnData could not keep in a file, or that would hide what it keeps there."""
-    if isinstance(key, str) and key.isprintable() and re.fullmatch(r"(?!__|_index$|\.*$)[^/]+", key):
-        return
-    allowed = "a printable name without a slash, that is not '_index', not dots alone, and does not begin with '__'"
-    otherwise = "a file with such names could not be read back"
-    raise BadInput("key_added", repr(key), allowed, otherwise, "give a name such as 'ips2'")
-
-
 def names_of(key: str) -> list[str]:
     """Names under which results may be written by a key, but for layers, as ``part/name``."""
     obs = [f"obs/{key}", *(f"obs/{key}_{name}" for name in SAMPLE_COLUMNS)]

@@ -70,7 +70,7 @@ def has_left_out(context: Context) -> bool:
 # ---- by rows of the input
 
 
-def bucket_name(number: int) -> str:
+def _bucket_name(number: int) -> str:
     """The name of a bucket of rows of the input."""
     return f"rows-{number:06d}"
 
@@ -82,8 +82,8 @@ def _row_parts(context: Context) -> list[tuple[str, int, int]]:
         return int(context.finished("label", part)["arrays"]["labels"]["shape"][0])
 
     n = int(context.facts["label"]["buckets"])
-    each, last = n_rows(bucket_name(0)), n_rows(bucket_name(n - 1))  # all but the last one have equally many
-    return [(bucket_name(i), i * each, i * each + (last if i == n - 1 else each)) for i in range(n)]
+    each, last = n_rows(_bucket_name(0)), n_rows(_bucket_name(n - 1))  # all but the last one have equally many
+    return [(_bucket_name(i), i * each, i * each + (last if i == n - 1 else each)) for i in range(n)]
 
 
 def row_blocks(context: Context, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]:

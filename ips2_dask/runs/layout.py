@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from ips2_dask.kernels import layout as kernel
 from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_unsigned
 from ips2_dask.store.context import Context
-from ips2_dask.typing import AnyArray, Float32, Int32, Int64
+from ips2_dask.typing import AnyArray, Float32, Int64
 
 MOST_SAMPLES = 100_000
 """Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
@@ -98,13 +98,3 @@ def of_rows(context: Context, layout: Layout) -> Float32:
         there = layout.samples[at] == rows if len(layout.samples) else np.zeros(len(rows), np.bool_)
         found[low:high][there] = layout.points[at[there]]
     return np.asarray(context.by_row(found), np.float32)
-
-
-def labels_at(blocks: Iterator[label_results.LabelBlock], rows: Int64) -> tuple[Int32, Float32]:
-    """Labels and certainty, (n,) each, of some rows, ascending, from the run's blocks of rows (`Run.iter_labels`)."""
-    labels, certainty = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
-    for block in blocks:
-        low, high = np.searchsorted(rows, [block.first, block.first + len(block.labels)])
-        own = rows[low:high] - block.first
-        labels[low:high], certainty[low:high] = block.labels[own], block.certainty[own]
-    return labels, certainty

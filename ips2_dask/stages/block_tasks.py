@@ -110,7 +110,7 @@ def random_rows(first: int, n: int, columns: int, seed: int, grid: int) -> Float
     return block
 
 
-def block_sums(function: Callable[[int, int], Float64], n: int, grid: int) -> Float64:
+def _block_sums(function: Callable[[int, int], Float64], n: int, grid: int) -> Float64:
     """What ``function(start, stop)`` gives for runs of n rows, summed by blocks of the grid: (blocks, ...) float64."""
     run = runs_of(grid)
     parts, each = map_chunks(function, n, run), grid // run
@@ -119,7 +119,7 @@ def block_sums(function: Callable[[int, int], Float64], n: int, grid: int) -> Fl
 
 def _gram(x: Float32, y: Float32, grid: int) -> Float64:
     """x' y of each block of a chunk: (blocks, columns, columns)."""
-    return block_sums(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), len(x), grid)
+    return _block_sums(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), len(x), grid)
 
 
 def _rotated(y: Float32, C: Float32, grid: int) -> Float32:
@@ -141,7 +141,7 @@ def _freed(known: Known, y: Float32, coefficients: Float64) -> Float32:
 
 
 def _residual_squares(Ly: Float32, y: Float32, values: Float32, grid: int) -> Float64:
-    return block_sums(lambda a, b: np.square((Ly[a:b] - y[a:b] * values).astype(np.float64)).sum(axis=0), len(y), grid)
+    return _block_sums(lambda a, b: np.square((Ly[a:b] - y[a:b] * values).astype(np.float64)).sum(axis=0), len(y), grid)
 
 
 # ---- the halo, and the space

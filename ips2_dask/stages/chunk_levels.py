@@ -100,7 +100,7 @@ def choose(rows: Rows, priority: UInt64, own: Int8, around: Around, needed: Need
     return kernel.choose_seeds(rows.matrix, priority, touched(own, around, needed, others), rows.first)
 
 
-def cover(rows: Rows, own: Int8, around: Around, needed: Needed, *others: Int8) -> Int8:
+def _cover(rows: Rows, own: Int8, around: Around, needed: Needed, *others: Int8) -> Int8:
     """As of `kernel.cover`."""
     return kernel.cover(rows.matrix, touched(own, around, needed, others), rows.first)
 
@@ -125,7 +125,7 @@ def join(
     return number[kernel.strongest_seeds(rows.matrix, inverse_root(degrees), priority, state, rows.first)]
 
 
-class Shares(NamedTuple):
+class _Shares(NamedTuple):
     """A chunk's share of coarse rows, by the chunk that owns these: rows, columns and values, and degrees."""
 
     rows: dict[int, tuple[Int64, Int64, Float64]]
@@ -134,7 +134,7 @@ class Shares(NamedTuple):
 
 def merge(
     rows: Rows, nodes: Nodes, bounds: list[int], unit: float, own: Int64, around: Around, needed: Needed, *others: Int64
-) -> Shares:
+) -> _Shares:
     """The share of coarse rows from the seeds' numbers of all touched nodes.
 
     Values are rounded to multiples of ``unit``, so that their sums are exact and chunks don't show.
@@ -146,7 +146,7 @@ def merge(
     merged = kernel.merged_rows(whole, local, column, (len(present), len(columns)))
     degrees = np.bincount(local, _rounded(nodes.degrees, unit), len(present)).astype(np.float64)
     cuts = np.searchsorted(present, bounds)
-    shares = Shares({}, {})
+    shares = _Shares({}, {})
     for h in np.flatnonzero(np.diff(cuts)).tolist():
         low, high = cuts[h], cuts[h + 1]
         begin, end = merged.indptr[low], merged.indptr[high]
@@ -161,14 +161,14 @@ def _rounded(values: Float, unit: float) -> Float64:
     return np.rint(values * np.float64(1.0 / unit)) * unit
 
 
-def owners(shares: Shares) -> list[int]:
+def owners(shares: _Shares) -> list[int]:
     """The chunks that own coarse rows of a share."""
     return sorted(shares.rows)
 
 
-def share_of(shares: Shares, h: int) -> Shares:
+def share_of(shares: _Shares, h: int) -> _Shares:
     """What goes to one owner."""
-    return Shares({h: shares.rows[h]}, {h: shares.degrees[h]})
+    return _Shares({h: shares.rows[h]}, {h: shares.degrees[h]})
 
 
 class CoarseChunk(NamedTuple):
@@ -185,7 +185,7 @@ def _seeds_of(state: Int8, nodes: Nodes, first: int, last: int) -> Nodes:
     return Nodes(nodes.degrees[seeds], nodes.label[seeds], nodes.samples[seeds])
 
 
-def coarse_chunk(h: int, bounds: list[int], seeds: Sequence[Nodes], *shares: Shares) -> CoarseChunk:
+def coarse_chunk(h: int, bounds: list[int], seeds: Sequence[Nodes], *shares: _Shares) -> CoarseChunk:
     """The coarse rows that chunk h owns, from the shares of all chunks in their order, and the seeds of its own."""
     n, low = bounds[h + 1] - bounds[h], bounds[h]
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)  # of a chunk without a seed
@@ -224,7 +224,7 @@ def sources_of(needed: Needed) -> dict[int, int]:
     return {h: len(needed[h]) for h in sorted(needed)}
 
 
-class Solved(NamedTuple):
+class _Solved(NamedTuple):
     """Eigenvectors of a graph that one task has solved, times D^-1/2, and the eigenvalue of the last one."""
 
     w: Float32
@@ -233,7 +233,7 @@ class Solved(NamedTuple):
 
 def _solve_whole(
     bounds: list[int], count: int, seed: int, depth: int, width: int, wanted: int, *chunks: CoarseChunk
-) -> Solved:
+) -> _Solved:
     """Leading eigenvectors of a coarse graph from all of its chunks."""
     indices, data, lengths = [], [], []
     for g, chunk in enumerate(chunks):
@@ -255,15 +255,15 @@ def _solve_whole(
     graph = kernel.Graph(matrix, degrees, label, count, seed, samples, depth)
     found = kernel.start(graph, width, wanted, seed)
     y, last = graph.solved(width, wanted, seed) if found is None else (found.y, float(found.values[-1]))
-    return Solved(np.asarray(y * inverse_root(degrees)[:, None], np.float32), last)
+    return _Solved(np.asarray(y * inverse_root(degrees)[:, None], np.float32), last)
 
 
-def last_value(solved: Solved) -> float:
+def last_value(solved: _Solved) -> float:
     """The eigenvalue of the last eigenvector."""
     return solved.last
 
 
-def from_whole(nodes: Nodes, aggregate: Int64, solved: Solved) -> Float32:
+def from_whole(nodes: Nodes, aggregate: Int64, solved: _Solved) -> Float32:
     """Eigenvectors of a whole coarse graph at the members of its nodes."""
     return np.asarray(solved.w[aggregate] * np.sqrt(nodes.degrees)[:, None], np.float32)
 
@@ -406,7 +406,7 @@ class ChunkedGraph:
         state = self._each("undecided", undecided, nodes)
         for _ in range(kernel.ROUNDS):
             state = self._with_halo("choose", choose, [rows, of_touched], state)
-            state = self._with_halo("cover", cover, [rows], state)
+            state = self._with_halo("cover", _cover, [rows], state)
         counts = self._executor.results(self._each("seeds", count_seeds, state))
         ends = np.concatenate([[0], np.cumsum(counts)]).tolist()
         if ends[-1] > kernel.SHRINKS * n:

@@ -43,19 +43,19 @@ def n_chunks(context: Context) -> int:
     return len(sample_bounds(context)) - 1
 
 
-def piece_bounds(context: Context) -> list[int]:
+def _piece_bounds(context: Context) -> list[int]:
     """Limits of partitions and of chunks: what a chunk's task stores and a partition's reads is cut at both."""
     return sorted({*context.bounds, *sample_bounds(context)})
 
 
 def parts(context: Context, *prefixes: str) -> list[str]:
     """The parts by piece with these prefixes."""
-    return [prefix + part_name(n) for prefix in prefixes for n in range(len(piece_bounds(context)) - 1)]
+    return [prefix + part_name(n) for prefix in prefixes for n in range(len(_piece_bounds(context)) - 1)]
 
 
 def write_rows(context: Context, g: int, stage: str, prefix: str, name: str, values: AnyArray) -> dict[str, Receipt]:
     """Store an array of chunk g's rows in its pieces; returns their receipts by part."""
-    bounds, (first, last) = piece_bounds(context), sample_bounds(context)[g : g + 2]
+    bounds, (first, last) = _piece_bounds(context), sample_bounds(context)[g : g + 2]
     written = {}
     for n in range(bisect_left(bounds, first), bisect_left(bounds, last)):
         part, rows = prefix + part_name(n), values[bounds[n] - first : bounds[n + 1] - first]
@@ -65,7 +65,7 @@ def write_rows(context: Context, g: int, stage: str, prefix: str, name: str, val
 
 def rows_at(context: Context, stage: str, name: str, samples: NDArray[np.integer], prefix: str) -> AnyArray:
     """Rows of an array that is stored by piece, at ascending samples."""
-    return context.rows_of(stage, name, samples, prefix, bounds=piece_bounds(context))
+    return context.rows_of(stage, name, samples, prefix, bounds=_piece_bounds(context))
 
 
 def partitions_of(context: Context, g: int) -> range:

@@ -296,7 +296,7 @@ def _unread(context: Context, rule: str) -> list[int]:
     return [b for b, each in names.items() if b == 0 or not stored.keys() >= set(each)]
 
 
-class Measured(NamedTuple):
+class _Measured(NamedTuple):
     """Centre, spread and unit of the samples, from the statistics of the columns."""
 
     center: Float64  # (f,) subtracted from each column
@@ -306,7 +306,7 @@ class Measured(NamedTuple):
     statistics: kernel.Statistics  # of the columns as they came
 
 
-def _measured(inner: Context, executor: Executor, report: Report, first: Float64, first_row: int) -> Measured:
+def _measured(inner: Context, executor: Executor, report: Report, first: Float64, first_row: int) -> _Measured:
     """Centre, spread and unit of the columns, from one pass over the rows; two where columns are scaled first."""
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
@@ -328,7 +328,7 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
     return kernel.merge([kernel.Statistics(a[0].astype(np.int64), a[1:3], a[3:5], a[5], a[6]) for a in stacked])
 
 
-def _centering(context: Context, shift: AnyArray) -> Measured:
+def _centering(context: Context, shift: AnyArray) -> _Measured:
     merged = _merged(context, "statistics-")
     metric, scale = context.metric, context.params.scale
     if not metric.translation_invariant:
@@ -343,7 +343,7 @@ def _centering(context: Context, shift: AnyArray) -> Measured:
             merged, shift, context.facts["ingest"]["rows"], "none" if metric.needs_direction else scale
         )
         exponent = kernel.unit_exponent(merged, spread, context.facts["ingest"]["rows"])
-    return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
+    return _Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
 
 
 def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:

@@ -93,10 +93,10 @@ def _tree(context: Context, task: Rounding) -> TaskResult:
             break
         if density.dimension(points[rows], context.params.random_state) <= density.MAX_DIMENSION:
             break
-    return density_part(context, points[rows], samples[rows])
+    return _density_part(context, points[rows], samples[rows])
 
 
-def density_part(context: Context, points: Float32, samples: NDArray[np.integer]) -> TaskResult:
+def _density_part(context: Context, points: Float32, samples: NDArray[np.integer]) -> TaskResult:
     """What is stored of a tree on some points, whose samples are given, and of its cut."""
     edges = density.spanning_tree(points)
     cut = None if edges is None else density.cut(edges, len(points), context.params.n_clusters)

@@ -26,7 +26,7 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float, Float64, Int32, Int64
 
 
-class NearPairs(NamedTuple):
+class _NearPairs(NamedTuple):
     """The rows of R of a range of samples' pairs, over the pairs that they touch."""
 
     operator: ChunkOperator | ChunkMatrix
@@ -55,7 +55,7 @@ def _pair_span(context: Context, low: int, high: int) -> tuple[int, int]:
     return first_pair(low), first_pair(high)
 
 
-def near_pairs(context: Context, low: int, high: int) -> NearPairs:
+def near_pairs(context: Context, low: int, high: int) -> _NearPairs:
     """The rows of the pairs of samples low .. high - 1, not normalised.
 
     With C centres and q = k (k + 1) / 2 it takes the larger of 32 bytes for each pair of the partitions near them, of
@@ -74,10 +74,10 @@ def near_pairs(context: Context, low: int, high: int) -> NearPairs:
     operator = ChunkOperator(
         blocks, owned, local, slice(first, last), min(params.n_neighbors, context.m), params.sigma, params.epsilon
     )
-    return NearPairs(operator, touched.astype(np.int64, copy=False), pairs)
+    return _NearPairs(operator, touched.astype(np.int64, copy=False), pairs)
 
 
-def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> NearPairs:
+def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> _NearPairs:
     """The same from the stored triplets of the partitions of the ``centers``, as CSR."""
     parts = [rows_between(*triplets_of(context, int(b)), low, high) for b in np.unique(context.owner(centers))]
     rows, columns, values = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -85,7 +85,7 @@ def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> Nea
     matrix = sp.coo_array((values, (rows, np.searchsorted(touched, columns))), shape=(high - low, len(touched))).tocsr()
     matrix.sort_indices()
     first, last = np.searchsorted(touched, (low, high)).tolist()
-    return NearPairs(ChunkMatrix(matrix, slice(first, last)), touched, _pairs_at(context, touched))
+    return _NearPairs(ChunkMatrix(matrix, slice(first, last)), touched, _pairs_at(context, touched))
 
 
 # ---- stored arrays of pairs, at any ascending numbers of pairs

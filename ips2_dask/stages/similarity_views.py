@@ -148,7 +148,7 @@ def read_similarity(context: Context, name: str) -> sp.csr_array | AnyArray:
     return symmetric_csr(parts, context.m)
 
 
-def row_weights(context: Context) -> AnyArray | None:
+def _row_weights(context: Context) -> AnyArray | None:
     """The root of the number of rows that each sample stands for, (m,), or None where each is one.
 
     Edges are multiplied by those of both ends. Of counting a sample once, by the root and by the number of its rows,
@@ -159,8 +159,8 @@ def row_weights(context: Context) -> AnyArray | None:
 
 
 def read_affinity(context: Context) -> sp.csr_array | AnyArray:
-    """The affinity that is embedded, walked on and cut: `read_unsigned` times the `row_weights` of both samples."""
-    return weighed(read_unsigned(context), row_weights(context))
+    """The affinity that is embedded, walked on and cut: `read_unsigned` times the `_row_weights` of both samples."""
+    return weighed(read_unsigned(context), _row_weights(context))
 
 
 def read_unsigned(context: Context) -> sp.csr_array | AnyArray:

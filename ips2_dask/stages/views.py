@@ -21,28 +21,28 @@ PAIRS_AT_ONCE = 1 << 21
 """Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
 
 
-class Neighborhoods(NamedTuple):
+class _Neighborhoods(NamedTuple):
     """Neighbourhoods N (m, k), and the lists of those that hold each sample."""
 
     N: Int32
     reverse: Reverse
 
 
-def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
+def neighborhoods(context: Context, n: int, prefix: str = "") -> _Neighborhoods:
     """The first n columns of the stored graph, the sample itself among them, and their reverse lists.
 
     ``prefix`` names lists of an earlier round of refinement.
     """
 
-    def make() -> Neighborhoods:
+    def make() -> _Neighborhoods:
         N = np.empty((context.m, min(n, context.m)), np.int32)
         for b in range(context.n_partitions):
             low, high = context.span(b)
             N[low:high] = context.read("neighbors", f"{prefix}{part_name(b)}", "indices")[:, :n]
-        return Neighborhoods(N, reverse_lists(N))
+        return _Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    view: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
+    view: _Neighborhoods = context.cached("neighbors", name, make, size, "samples")
     return view
 
 

@@ -52,7 +52,7 @@ def _walk_needed(context: Context, g: int) -> dict[int, Int32]:
     return needed_rows(among, np.searchsorted(among, bounds).tolist(), bounds, g)
 
 
-class Leaves(NamedTuple):
+class _Leaves(NamedTuple):
     """Rows of a chunk that are in a leaf of a tree, and their labels."""
 
     rows: NDArray[np.integer]
@@ -60,7 +60,7 @@ class Leaves(NamedTuple):
 
 
 def step(
-    matrix: sp.csr_array, leaves: Leaves | None, own: Float32, around: Around, needed: Needed, *others: Float32
+    matrix: sp.csr_array, leaves: _Leaves | None, own: Float32, around: Around, needed: Needed, *others: Float32
 ) -> Float32:
     """The shares (n_g, c) after one more product; rows that are known from the leaves of a tree are set back.
 
@@ -86,15 +86,15 @@ def _labels(context: Context, g: int, prefix: str, numbers: Int32) -> Int32:
     return numbers[context.rows_of("label", "labels", samples, prefix, remember=False)]
 
 
-def leaves_of(context: Context, g: int, part: str) -> Leaves:
+def _leaves_of(context: Context, g: int, part: str) -> _Leaves:
     """The rows of chunk g that are in a leaf of a tree, from the tree's part."""
     low, high = sample_bounds(context)[g : g + 2]
     drawn, leaves = (np.asarray(context.read("label", part, name)) for name in ("drawn", "labels"))
     own = (drawn >= low) & (drawn < high) & (leaves >= 0)
-    return Leaves(drawn[own] - low, leaves[own])
+    return _Leaves(drawn[own] - low, leaves[own])
 
 
-def leaf_shares(context: Context, g: int, leaves: Leaves) -> Float32:
+def leaf_shares(context: Context, g: int, leaves: _Leaves) -> Float32:
     """1 in the column of each label that is known from the leaves of a tree, else 0: (n_g, c) float32."""
     low, high = sample_bounds(context)[g : g + 2]
     F = np.zeros((high - low, context.params.n_clusters), np.float32)
@@ -119,7 +119,7 @@ def _store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32
     Returns the receipts of the parts.
     """
     walked = kernel.largest_share(F)
-    rows, labels = leaves_of(context, g, leaves)
+    rows, labels = _leaves_of(context, g, leaves)
     walked[rows] = labels
     return write_rows(context, g, "label", prefix, "labels", walked)
 
@@ -138,7 +138,7 @@ def _largest_degree(context: Context, g: int) -> float:
     return float(np.asarray(fused_rows.cut_rows(context, g).sum(axis=1)).max(initial=0.0))
 
 
-def cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
+def _cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
     """The share of chunk g's rows of U in the normalised cut, as whole numbers, from the labels with this prefix."""
     among, (low, high) = fused_rows.touched(context, g), sample_bounds(context)[g : g + 2]
     labels = np.asarray(context.rows_of("label", "labels", among, prefix))
@@ -242,7 +242,7 @@ class Walk:
         prefix : str
             Of the parts to store.
         """
-        known = self._each(leaves_of, leaves)
+        known = self._each(_leaves_of, leaves)
         products, F = self._latest() or (0, self._each(leaf_shares, blocks=known))
         n_before = -1
         while True:
@@ -290,7 +290,7 @@ class Walk:
         """The normalised cut of the labels in the parts with this prefix, summed over the chunks."""
         if self._scale is None:
             self._scale = kernel.power_above(max(1.0, *self._of_chunks(_largest_degree)))
-        parts = self._of_chunks(cut_sums, prefix, self._scale)
+        parts = self._of_chunks(_cut_sums, prefix, self._scale)
         within, volume = (
             [sum(map(int, column)) for column in zip(*(part[i] for part in parts), strict=True)] for i in (0, 1)
         )

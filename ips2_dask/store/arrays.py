@@ -35,7 +35,7 @@ CODECS = frozenset({"bytes", "zstd", "crc32c"})
 """What arrays of a run are decoded by: what another codec does with a stranger's bytes, nobody has looked at."""
 
 
-class Chunk(NamedTuple):
+class _Chunk(NamedTuple):
     """A chunk's key below its array, and its rows."""
 
     key: str
@@ -149,16 +149,16 @@ def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[np.generic], ro
     }
 
 
-def chunks_of(described: StoredArray) -> list[Chunk]:
+def chunks_of(described: StoredArray) -> list[_Chunk]:
     """The chunks of an array, in their order."""
     shape = described["shape"]
     if 0 in shape:
         return []
     if not shape:
-        return [Chunk("c", 0, 1)]
+        return [_Chunk("c", 0, 1)]
     rest = "/0" * (len(shape) - 1)
     rows = described["rows"]
-    return [Chunk(f"c/{low // rows}{rest}", low, min(low + rows, shape[0])) for low in range(0, shape[0], rows)]
+    return [_Chunk(f"c/{low // rows}{rest}", low, min(low + rows, shape[0])) for low in range(0, shape[0], rows)]
 
 
 def files_of(arrays: Mapping[str, StoredArray]) -> list[str]:

@@ -10,8 +10,18 @@ from typing import NamedTuple
 FORMAT = 4
 """Version of the run directory; another one is refused."""
 
-STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
-"""The stages in their order; each reads what earlier ones stored."""
+READS = {
+    "ingest": ("input", "bounds"),
+    "neighbors": ("ingest", "knn_graph"),
+    "tensor": ("ingest", "neighbors"),
+    "assemble": ("tensor",),
+    "eigen": ("assemble",),
+    "fuse": ("eigen", "similarity"),
+    "label": ("fuse",),
+}
+"""The stages in their order, and the inputs and earlier stages that each reads: other changes leave it as it is."""
+
+STAGES = tuple(READS)
 
 
 class Array(NamedTuple):

@@ -78,7 +78,7 @@ def _described(owner: Owner) -> str:
     )
 
 
-class Held:
+class _Held:
     """A lock that this process holds; `check` raises where another run has taken it."""
 
     def __init__(self, files: Files, location: str) -> None:
@@ -134,9 +134,9 @@ class Held:
 
 
 @contextlib.contextmanager
-def lock(files: Files, location: str) -> Iterator[Held]:
+def lock(files: Files, location: str) -> Iterator[_Held]:
     """Hold a directory's lock while the block lasts; raises ``BadInput`` where a run that is alive holds it."""
-    own = Held(files, location)
+    own = _Held(files, location)
     own.acquire()
     try:
         yield own

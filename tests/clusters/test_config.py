@@ -11,9 +11,8 @@ import yaml
 
 from ips2_dask import BadInput, Resources
 from ips2_dask.cli.main import main
-from ips2_dask.clusters import config_of, load, shipped
-from ips2_dask.clusters.config import MANAGERS, NOT_CLUSTERS, SECTIONS, Config, field_names
-from ips2_dask.clusters.resources import settled
+from ips2_dask.clusters.config import MANAGERS, NOT_CLUSTERS, SECTIONS, Config, field_names, load, shipped
+from ips2_dask.clusters.resources import config_of, settled
 
 CONFIGS = [name for name in shipped() if name not in NOT_CLUSTERS]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ips2_dask.clusters import jobs, kubernetes, load, shipped, workers
-from ips2_dask.clusters.config import Config
+from ips2_dask.clusters import jobs, kubernetes, workers
+from ips2_dask.clusters.config import Config, load, shipped
 from ips2_dask.clusters.connect import module_of
 from ips2_dask.clusters.jobs import Job
 from ips2_dask.clusters.resources import settled

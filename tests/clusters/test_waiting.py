@@ -14,7 +14,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ips2_dask import BadInput, Params, Refused, Resources
-from ips2_dask.clusters import kubernetes, load
+from ips2_dask.clusters import kubernetes
+from ips2_dask.clusters.config import load
 from ips2_dask.clusters.connect import executor, wait_for_workers, with_least_workers
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare

@@ -15,7 +15,8 @@ from sklearn.model_selection import ParameterGrid
 
 from ips2_dask import IPS2, PPC, BadInput, Params, Resources, run, sweep
 from ips2_dask.cli.main import main
-from ips2_dask.pipeline.prepare import MACHINES, NOT_READ, check_machines, check_params
+from ips2_dask.params import NOT_READ
+from ips2_dask.pipeline.prepare import MACHINES, check_machines, check_params
 
 X = np.random.default_rng(6).normal(size=(60, 3)) + 4 * np.eye(3)[np.arange(60) % 3]
 S = np.exp(-np.square(X[:, None] - X).sum(axis=2))

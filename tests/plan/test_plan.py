@@ -22,7 +22,7 @@ from ips2_dask import Params, Refused, Resources, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Job, Report, SerialExecutor
-from ips2_dask.params import parse_bytes
+from ips2_dask.fields import parse_bytes
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.prepare import Inputs, plan_run, prepare
 from ips2_dask.plan.checks import check_memory, check_shape

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from ips2_dask import IPS2Warning, Params, Refused, Resources, run
 from ips2_dask.cli.main import main
-from ips2_dask.clusters import machines_of
+from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
-from ips2_dask.params import parse_bytes
+from ips2_dask.fields import parse_bytes
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds

@@ -33,17 +33,7 @@ from ips2_dask.runs import predict
 from ips2_dask.stages import metric_views
 
 Array = npt.NDArray[Any]
-METRICS = [
-    "manhattan",
-    "chebyshev",
-    "canberra",
-    "braycurtis",
-    "hamming",
-    "jaccard",
-    "cosine",
-    "correlation",
-    "hellinger",
-]
+METRICS = [name for name in metrics.METRICS if name not in ("euclidean", "precomputed")]
 
 
 def samples(seed: int = 1, m: int = 47, f: int = 5) -> Array:
@@ -55,7 +45,7 @@ def samples(seed: int = 1, m: int = 47, f: int = 5) -> Array:
 def samples_for(metric: str, seed: int = 1, m: int = 47, f: int = 5) -> Array:
     """Samples that a metric is made for: counts, categories, sets, shares; others lie far from the origin as well."""
     X = samples(seed, m, f)
-    if metric in ("hamming", "jaccard"):
+    if metrics.METRICS[metric].rows == "presence" or metric == "hamming":
         return np.maximum(np.round(X), 0)
     return np.abs(X) if metric in ("canberra", "braycurtis", "hellinger") else X + 100
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import shutil
@@ -25,6 +26,7 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.pipeline.keys import MODULES
+from ips2_dask.stages import choose
 from ips2_dask.store.base import Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import ARRAYS, STAGES
@@ -589,3 +591,17 @@ def test_digits_keep_their_shape_through_all_stages(executor: Executor, tmp_path
     assert found.eigenvectors.shape == (len(found.pairs), 10)
     assert found.similarity().shape == (150, 150)
     assert found.path == str(tmp_path)
+
+
+@pytest.mark.parametrize("stage", [*MODULES.values(), choose])
+def test_stages_meet_in_stored_arrays_and_import_one_another_by_no_way(stage: Any) -> None:
+    others = {one.__name__ for one in (*MODULES.values(), choose)} - {stage.__name__}
+    seen, waiting = set[str](), [stage.__name__]
+    while waiting:
+        path = Path(stage.__file__).with_name(f"{waiting.pop().rpartition('.')[2]}.py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("ips2_dask.stages"):
+                names = [f"{node.module}.{one.name}" for one in node.names] if node.module == "ips2_dask.stages" else []
+                found = {*(names or [str(node.module)])} - seen
+                seen, waiting = seen | found, [*waiting, *found]
+    assert not seen & others
