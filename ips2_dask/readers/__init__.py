@@ -33,14 +33,12 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ips2_dask.errors import BadInput
 from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape, transposed
-from ips2_dask.readers.columns import features_of_numbers, take_label_column
+from ips2_dask.readers.columns import columns_of_numbers
 from ips2_dask.readers.dask_collections import is_dask, open_dask_array, open_dask_frame
 from ips2_dask.readers.faults import listing, pickled, throw
-from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
+from ips2_dask.readers.features import ALL, USUAL, Features, FittedFeatures, TextFormat
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array
 from ips2_dask.store.remote import check_url, is_remote, named_place, plain
 from ips2_dask.typing import AnyArray
@@ -58,13 +56,14 @@ class Format(NamedTuple):
     opener: str  # ``module.function`` in this package, a function of a `Request` that returns a `Table`
     has_members: bool = False  # whether a file may hold several tables, of which ``::`` names one
     may_be_gzipped: bool = False
+    is_folder: bool = False
     by_rows: bool = False  # whether it can't be read by columns, so that a transpose is held whole
 
 
 TEXT = Format("text.open_text", may_be_gzipped=True, by_rows=True)
-HDF5 = Format("trees.open_hdf5", has_members=True)
+HDF5 = Format("trees.open_tree", has_members=True)
 PARQUET = Format("records.open_parquet", by_rows=True)
-ZARR = Format("trees.open_zarr_path", has_members=True)
+ZARR = Format("trees.open_tree", has_members=True, is_folder=True)
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
@@ -116,22 +115,19 @@ def open_source(
         If it can't be read as a matrix of real numbers. Text files are checked whole; of the others the shape, type
         and names are checked here, values by `check_block` when they are read, labels when they are.
     """
-    if isinstance(features, Features) and features.is_default:
-        features = None
     if text is not None and text.given and not is_text_file(spec):
         given = next(iter(text.given))
         thing = os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given"
         found, allowed = f"{given} ({option(given)}) with an input that is no text file", "it with text files"
         raise BadInput(thing, found, allowed, "it would count for nothing", f"leave {given} ({option(given)}) out")
-    request = Request("", "", None, labels_column, transpose, features, text or USUAL)
+    request = Request("", "", None, labels_column, transpose, features or ALL, text or USUAL)
     if _is_of(spec, "dask.dataframe", "DataFrame"):
         return open_dask_frame(spec, request, client)
-    table = _open(spec, request)
-    return table if features is None or table.fitted is not None else features_of_numbers(table, features)
+    return _open(spec, request)
 
 
 def _open(spec: object, request: Request) -> Table:
-    """Return a table; its columns are features already if its format selects and encodes them itself."""
+    """Return a table; openers of what is read ``by_rows`` take labels and features themselves."""
     opened: Callable[[Request], Table]
     by_rows = False
     if isinstance(spec, str | os.PathLike):
@@ -144,7 +140,7 @@ def _open(spec: object, request: Request) -> Table:
     elif is_anndata(spec):
         opened = partial(open_anndata, spec, open_matrix=_open)
     elif is_frame(spec):
-        opened, by_rows = partial(_function("frames.open_frame"), spec), True
+        opened, by_rows = partial(_function("records.open_frame"), spec), True
     elif hasattr(spec, "__arrow_c_stream__") and (hasattr(spec, "columns") or hasattr(spec, "schema")):
         opened, by_rows = partial(_function("records.open_arrow_object"), spec), True
     elif _is_of(spec, "zarr", "Array"):
@@ -153,21 +149,23 @@ def _open(spec: object, request: Request) -> Table:
         opened = partial(_callers_table, spec)
     else:
         opened = partial(open_array, spec)
-    if by_rows and request.transpose:
-        table = transposed(opened(replace(request, labels_column=None, transpose=False, features=None)))
+    if by_rows and not request.transpose:
+        return opened(request)
+    if by_rows:
+        table = transposed(opened(replace(request, labels_column=None, transpose=False, features=ALL)))
     else:
         table = opened(request)
-    return table if table.label_pieces is not None else take_label_column(table, request.labels_column)
+    return columns_of_numbers(table, request.features, request.labels_column if table.label_pieces is None else None)
 
 
 def _callers_table(source: Any, _: Request) -> Table:
     """Return the table of an object of a caller's own class that has the attributes of one."""
     labels, rows = source.labels(), Rows()
-    rows.read, rows.blocks, rows.n_rows = source.read, source.blocks, int(source.shape[0])  # type: ignore[method-assign]
+    rows.read, rows.blocks = source.read, source.blocks  # type: ignore[method-assign]
     plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
     return Table(
         rows=rows,
-        read_sample_names=partial(getattr, source, "sample_names"),
+        row_names=partial(getattr, source, "sample_names"),
         label_pieces=None if labels is None else partial(iter, [labels]),
         **{name: getattr(source, name) for name in plain},
     )
@@ -184,10 +182,8 @@ def open_xarray(array: Any, request: Request) -> Table:
     check_shape(name, array.shape)
     array, plain = array.T if request.transpose else array, replace(request, transpose=False)
     samples, titles = (index_names(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
-    if is_dask(array.data):
-        table: Table = open_dask_array(array.data, plain, None if titles is None else titles.tolist())
-        return replace(table, read_sample_names=None if samples is None else partial(np.array, samples))
-    return _named(replace(open_array(array.data, plain), name=name), samples, titles)
+    table = open_dask_array(array.data, plain) if is_dask(array.data) else open_array(array.data, plain)
+    return _named(replace(table, name=name), samples, titles)
 
 
 def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
@@ -213,8 +209,7 @@ def named_like(table: Source, spec: object) -> Source:
 
 
 def _named(table: Table, samples: AnyArray | None, titles: AnyArray | None) -> Table:
-    names = None if samples is None else partial(np.array, samples)
-    return replace(table, read_sample_names=names, feature_names=None if titles is None else titles.tolist())
+    return replace(table, row_names=samples, feature_names=None if titles is None else titles.tolist())
 
 
 def _is_of(spec: object, module: str, *names: str) -> bool:
@@ -279,9 +274,11 @@ def _local_format(path: str, name: str) -> Format:
         remedy = "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either"
         raise _unfit(name, "no such file", remedy=remedy)
     if os.path.isdir(path):
-        if file_format == ZARR or _function("trees.is_zarr")(path):
+        metadata = (os.path.join(path, file) for file in ("zarr.json", ".zarray", ".zgroup"))
+        if file_format == ZARR or any(map(os.path.isfile, metadata)):
             return ZARR
-        if _function("records.has_deeper_parts")(path):
+        deeper = os.path.join(glob.escape(path), "*", "**", "*.parquet")
+        if _function("records.parts_of")(deeper):  # a table is divided by a column's values
             otherwise = "columns that the folders' names hold, as in kind=a, would be lost"
             remedy = (
                 f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in "

@@ -15,9 +15,10 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.ingest import ROUNDED_TO, SYMMETRIC_TO
-from ips2_dask.readers import faults
-from ips2_dask.readers.features import USUAL, Features, FittedFeatures, TextFormat
+from ips2_dask.readers import faults, labels
+from ips2_dask.readers.features import ALL, USUAL, Features, FittedFeatures, TextFormat
 from ips2_dask.readers.labels import Labels, as_labels
+from ips2_dask.store.remote import is_remote, open_system, plain, reaching
 from ips2_dask.typing import AnyArray, UInt8
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ class Request:
     member: str | None = None  # the name after ``::``: a dataset, variable, array or member of the file
     labels_column: str | int | None = None
     transpose: bool = False
-    features: Features | FittedFeatures | None = None  # of numbers, `columns.features_of_numbers` makes them
+    features: Features | FittedFeatures = ALL  # of numbers, `columns.columns_of_numbers` makes them
     text: TextFormat = USUAL
 
 
 class Rows:
     """The values of a table. It is pickled with its table, so it keeps paths and not open files."""
 
-    n_rows: int  # m
+    n_rows: int  # m, which the table of these rows sets
     grain: int = 1  # rows that the storage keeps together, as in a chunk
     sparse: bool = False  # whether the values are stored without their zeros
 
@@ -63,6 +64,14 @@ class Rows:
         """Return all rows with the zeros that are stored among them, or None where zeros are not left out."""
         return None
 
+    def take(self, places: Sequence[int]) -> Rows | None:
+        """Return the rows of some columns alone, or None if all columns have to be read for that."""
+        return None
+
+    def column(self, place: int) -> Iterator[AnyArray]:
+        """Yield the values of a column in pieces."""
+        return (block[:, place].copy() for block in self.blocks(labels.PIECE_ROWS))
+
     def blocks(self, rows: int) -> Iterator[AnyArray]:
         """Yield all rows, `rows` at a time, but take whole storage chunks, so that none is decoded twice."""
         step = max(rows, self.grain // rows * rows)
@@ -70,31 +79,37 @@ class Rows:
         return rebatch(pieces, rows)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     """m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
 
-    It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0.
+    It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0. Making one
+    raises ``BadInput`` where its shape or its type is none of a matrix of real numbers.
     """
 
     name: str  # the input as the user wrote it, for messages
     shape: tuple[int, int]  # (m, f): samples, and features without the label column
     dtype: DType  # of the values, in native byte order: bool, an integer, or a float of at most 64 bits
     rows: Rows
+    fingerprint: str  # changes when the content may have changed; it does not depend on the name
     parallel: bool = True  # whether `read` works in any process, at a cost that is proportional to the rows asked for
     resident_bytes: int = 0  # that reading any row at all needs in one process; 0 where it can be read in parts
-    fingerprint: str  # changes when the content may have changed; it does not depend on the name
     feature_names: list[str] | None = None  # f, where the input has them
-    read_sample_names: Callable[[], AnyArray | None] | None = None  # reads the m names; None if they only count
+    row_names: AnyArray | Callable[[], AnyArray | None] | None = None  # the m names, or what reads them
     # yields the stored labels in the order of the samples, each piece of any length and as `as_labels` takes them
     label_pieces: Pieces | None = None
     label: int | None = None  # position, in the input, of the column of labels, which the table itself no longer has
     fitted: FittedFeatures | None = None  # how the columns became features, if the user chose or encoded any
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", check_shape(self.name, self.shape))
+        object.__setattr__(self, "dtype", check_dtype(self.name, self.dtype))
+        self.rows.n_rows = self.shape[0]
+
     @cached_property
     def sample_names(self) -> AnyArray | None:
         """The m names, where the input has names that are not a plain range; read at the first use."""
-        return self.read_sample_names() if self.read_sample_names else None
+        return self.row_names() if callable(self.row_names) else self.row_names
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Return rows start to stop, an array (stop - start, f) of `dtype`, C-contiguous, possibly read-only."""
@@ -146,22 +161,39 @@ def rebatch(pieces: Iterable[AnyArray], rows: int) -> Iterator[AnyArray]:
         yield np.concatenate(pending) if len(pending) > 1 else pending[0]
 
 
+TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "Last-Modified", "updated", "mtime")
+"""Names, by protocol, of the metadata that changes with an object's content."""
+
+
 @dataclass(frozen=True)
 class FileStamp:
-    """A file's path, size and modification time, taken when the file was opened."""
+    """A file's path, size and modification time, taken when it was opened; of an object its URL, size and tags."""
 
     name: str
     path: str
     size: int
-    mtime_ns: int
+    version: tuple[str, ...]
 
     @classmethod
     def of(cls, request: Request) -> FileStamp:
-        """Return the stamp of the file as it is on disk now."""
-        with faults.reading(request.name):
-            status = os.stat(request.path)
-        # Absolute, because a worker's folder need not be the client's.
-        return cls(request.name, os.path.abspath(request.path), status.st_size, status.st_mtime_ns)
+        """Return the stamp of the file, or of the object behind a URL, as it is now."""
+        name, path = request.name, request.path
+        if not is_remote(path):
+            with faults.reading(name):
+                status = os.stat(path)
+            # Absolute, because a worker's folder need not be the client's.
+            return cls(name, os.path.abspath(path), status.st_size, (str(status.st_mtime_ns),))
+        name = plain(name)
+        try:
+            with reaching(path):
+                system, place = open_system(path)
+                metadata = system.info(place)
+        except FileNotFoundError:
+            allowed, otherwise = "the URL of a .npy file that exists", "there would be nothing to read"
+            faults.throw(BadInput(name, "nothing there", allowed, otherwise, "check the URL"))
+        if metadata.get("size") is None:
+            faults.throw(_no_ranges(name, "a server that does not say how long it is"))
+        return cls(name, path, int(metadata["size"]), tuple(str(metadata[tag]) for tag in TAGS if tag in metadata))
 
     def check(self) -> None:
         """Raise ``BadInput`` if the file is no longer the one that was opened."""
@@ -169,7 +201,9 @@ class FileStamp:
             raise faults.changed(self.name)
 
     def read_ranges(self, starts: Sequence[int], n_bytes: int) -> UInt8:
-        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes)."""
+        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes), of an object by a request for each."""
+        if is_remote(self.path):
+            return self._fetched(starts, n_bytes)
         # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
         with faults.reading(self.name), open(self.path, "rb", buffering=0) as stream:
             ranges = np.empty((len(starts), n_bytes), np.uint8)
@@ -183,9 +217,25 @@ class FileStamp:
                     rest = rest[count:]
             return ranges
 
+    def _fetched(self, starts: Sequence[int], n_bytes: int) -> UInt8:
+        with reaching(self.path), faults.reading(self.name):
+            system, path = open_system(self.path)
+            ranges = [bytes(system.cat_file(path, start=start, end=start + n_bytes)) for start in starts]
+        sizes = {len(one) for one in ranges}
+        if sizes == {n_bytes}:
+            return np.frombuffer(b"".join(ranges), np.uint8).reshape(len(starts), n_bytes)
+        if self.size in sizes:
+            raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
+        raise faults.changed(self.name)
+
     def digest(self, *options: object) -> str:
         """Return the fingerprint of the file as read with these options."""
-        return digest("file", self.size, self.mtime_ns, *options)
+        return digest("file", self.size, self.version, *options)
+
+
+def _no_ranges(name: str, found: str) -> BadInput:
+    allowed, otherwise = "one that serves ranges of bytes", "every partition would fetch the whole file"
+    return BadInput(name, found, allowed, otherwise, "copy the file to a local disk or an object store first")
 
 
 def digest(*parts: object) -> str:
@@ -239,8 +289,8 @@ class MatrixRows(Rows):
     Where there is ``load``, it reads the matrix at the first use in each process, and the rows are pickled without it.
     """
 
-    def __init__(self, matrix: Matrix | None, n_rows: int, load: Callable[[], Matrix] | None = None) -> None:
-        self._matrix, self._load, self.n_rows, self.sparse = matrix, load, n_rows, is_sparse(matrix)
+    def __init__(self, matrix: Matrix | None, load: Callable[[], Matrix] | None = None) -> None:
+        self._matrix, self._load, self.sparse = matrix, load, is_sparse(matrix)
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_matrix": None if self._load else self._matrix}
@@ -263,35 +313,43 @@ class MatrixRows(Rows):
         return np.array(part.toarray() if is_sparse(part) else part, order="C")
 
 
-def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
+def matrix_table(
+    matrix: Matrix, name: str, fingerprint: str = "", load: Callable[[], Matrix] | None = None, **optional: Any
+) -> Table:
     """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
-    rows, size = MatrixRows(matrix, int(matrix.shape[0])), sum(part.nbytes for part in _arrays_of(matrix))
-    made: dict[str, Any] = {"rows": rows, "parallel": False, "resident_bytes": size, **optional}
-    if "fingerprint" not in made:
-        made["fingerprint"] = content_digest(matrix)
-    return Table(name=name, shape=check_shape(name, matrix.shape), dtype=check_dtype(name, matrix.dtype), **made)
+    size = sum(part.nbytes for part in _arrays_of(matrix))
+    key = fingerprint or content_digest(matrix)
+    rows = MatrixRows(matrix, load)
+    return Table(name, matrix.shape, matrix.dtype, rows, key, parallel=False, resident_bytes=size, **optional)
 
 
-def loaded_table(load: Callable[[], Matrix], name: str, fingerprint: str, matrix: Matrix | None = None) -> Table:
-    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
-    matrix = load() if matrix is None else matrix
-    rows = MatrixRows(matrix, int(matrix.shape[0]), load)
-    return matrix_table(matrix, name, rows=rows, fingerprint=fingerprint)
+def loaded_table(read: Callable[[], Matrix], name: str, fingerprint: str, transpose: bool, value: Any = None) -> Table:
+    """Return the table of a file that is read whole: at once, so that damage shows before the run.
+
+    ``read`` reads its matrix, which is the ``value`` if that has been read already.
+    """
+    load = partial(_loaded, read, name, transpose)
+    return matrix_table(load(value), name, fingerprint, load)
+
+
+def _loaded(read: Callable[[], Matrix], name: str, transpose: bool, value: Any = None) -> Matrix:
+    value = read() if value is None else value
+    value = value.T if transpose else value
+    return as_csr(value, name) if is_sparse(value) else value
 
 
 def transposed(table: Table) -> Table:
     """Return ``table`` with its columns as samples, loaded whole, for formats whose columns can't be read in parts."""
     m, f = table.shape
-    names = table.feature_names
     return replace(
         table,
         shape=(f, m),
-        rows=MatrixRows(None, f, partial(_load_transposed, table)),
+        rows=MatrixRows(None, partial(_load_transposed, table)),
         parallel=False,
         resident_bytes=m * f * table.dtype.itemsize,
         fingerprint=digest(table.fingerprint, "transposed"),
         feature_names=None if table.sample_names is None else table.sample_names.tolist(),
-        read_sample_names=partial(np.array, names, dtype=np.str_) if names else None,
+        row_names=np.array(table.feature_names, np.str_) if table.feature_names else None,
         label_pieces=None,
     )
 
@@ -381,9 +439,6 @@ class NeighborDistances(Rows):
     """The rows of a symmetric sparse matrix of distances: infinite where none is stored, 0 on the diagonal."""
 
     matrix: sparse.csr_array  # (m, m) float64, without the diagonal
-
-    def __post_init__(self) -> None:
-        self.n_rows = int(self.matrix.shape[0])
 
     def read(self, start: int, stop: int) -> AnyArray:
         part = self.matrix[start:stop]

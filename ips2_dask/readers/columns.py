@@ -20,7 +20,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults, labels
-from ips2_dask.readers.base import PIECE_BYTES, Pieces, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import PIECE_BYTES, Pieces, Rows, Table, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.typing import AnyArray, Float64
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Names: TypeAlias = "Sequence[str] | None"
 Places = Sequence[int]
-Settings: TypeAlias = "Features | FittedFeatures | None"
+Settings: TypeAlias = "Features | FittedFeatures"
 RANGE = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
 
@@ -43,22 +43,7 @@ def whole_number(wanted: str | int) -> int | None:
 
 def find_column(name: str, wanted: str | int, names: Names, n_columns: int) -> int:
     """Return the position of a label column, given by name (looked for first) or number; raises ``BadInput``."""
-    matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
-    if len(matches) == 1:
-        return matches[0]
-    number = whole_number(wanted)
-    if not matches and number is not None and -n_columns <= number < n_columns:
-        return number % n_columns
-    numbers = f"a number from {-n_columns} to {n_columns - 1}"
-    if matches:
-        problem = f"{len(matches)} columns named {str(wanted)!r}"
-    elif number is not None:
-        problem = f"no column {number}, as there are {n_columns}"
-    else:
-        problem = f"no column {wanted!r} to take the labels from"
-    allowed = f"{numbers}, or a name ({_nearest_names(str(wanted), names)})"
-    otherwise = "the result would be scored against nothing"
-    raise BadInput(name, problem, allowed, otherwise, "correct labels_column (--labels-column), or leave it out")
+    return _positions(name, wanted, names, n_columns, "labels_column")[0]
 
 
 def _nearest_names(wanted: str, names: Names) -> str:
@@ -87,24 +72,6 @@ def counted_names(values: AnyArray) -> AnyArray | None:
     return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
 
 
-def take_label_column(table: Table, wanted: str | int | None) -> Table:
-    """Return ``table`` without one of its columns, which becomes its labels, or as it is without one."""
-    if wanted is None:
-        return table
-    position = find_column(table.name, wanted, table.feature_names, table.shape[1])
-    names = table.feature_names
-    others = np.delete(np.arange(table.shape[1]), position)
-    return replace(
-        table,
-        shape=check_shape(table.name, (table.shape[0], len(others))),
-        rows=FeatureRows(table, others),
-        fingerprint=digest(table.fingerprint, "labels in column", position),
-        feature_names=[*names[:position], *names[position + 1 :]] if names else None,
-        label_pieces=partial(_column_pieces, table.rows, position),
-        label=position,
-    )
-
-
 def take_label_variable(table: Table, variable: str, count: int, label_pieces: Pieces) -> Table:
     """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
     m, f = table.shape
@@ -114,10 +81,6 @@ def take_label_variable(table: Table, variable: str, count: int, label_pieces: P
         otherwise = "labels and samples would not belong together"
         raise BadInput(table.name, found, allowed, otherwise, f"name the variable that belongs to these samples{hint}")
     return replace(table, fingerprint=digest(table.fingerprint, "labels in", variable), label_pieces=label_pieces)
-
-
-def _column_pieces(rows: Rows, position: int) -> Iterator[AnyArray]:
-    return (block[:, position].copy() for block in rows.blocks(labels.PIECE_ROWS))
 
 
 @dataclass(frozen=True)
@@ -132,21 +95,17 @@ class Chosen:
     features: Settings
 
     @property
-    def missing(self) -> str:
-        """What is done where a value is missing."""
-        return "refuse" if self.features is None else self.features.missing
-
-    @property
     def have_categories(self) -> list[bool]:
         """Whether each of the ``kept`` columns is read as categories."""
         if isinstance(self.features, FittedFeatures):
             return [column.categories is not None for column in self.features.columns]
         return [place in self.encoded for place in self.kept]
 
-    def fitted(self, categories: dict[int, tuple[Category, ...]]) -> FittedFeatures | None:
+    def fitted(self, category_sets: dict[int, CategorySet]) -> FittedFeatures | None:
         """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
-        if not isinstance(self.features, Features):
-            return self.features
+        if isinstance(self.features, FittedFeatures) or self.features.is_default:
+            return None if isinstance(self.features, Features) else self.features
+        categories = {place: collected.categories() for place, collected in category_sets.items()}
         titles: Sequence[str | None] = self.kept_names() or [None] * len(self.kept)
         columns = [
             Column(number=place, name=title, categories=categories.get(place))
@@ -163,16 +122,19 @@ class Chosen:
     def category_sets(self, name: str, *, typed: bool = True) -> dict[int, CategorySet]:
         """Return a set for the categories of each of the ``encoded`` columns."""
         titles = {place: column_title(place, self.names) for place in self.encoded}
-        return {place: CategorySet(name, title, self.missing, typed=typed) for place, title in titles.items()}
+        return {place: CategorySet(name, title, self.features.missing, typed=typed) for place, title in titles.items()}
 
 
 def select_columns(
-    name: str, features: Settings, names: Names, n_columns: int, label: int | None = None, hidden: Places = ()
+    name: str,
+    features: Settings,
+    names: Names,
+    n_columns: int,
+    labels_column: str | int | None = None,
+    hidden: Places = (),
 ) -> Chosen:
     """Return the columns of a table that become features: not that of labels, nor ``hidden`` ones, of names of rows."""
-    if features is None:
-        kept = tuple(place for place in range(n_columns) if place != label and place not in hidden)
-        return Chosen(names, n_columns, label, kept, (), None)
+    label = None if labels_column is None else find_column(name, labels_column, names, n_columns)
     if isinstance(features, FittedFeatures):
         matched = match_columns(name, features, names, n_columns, label, hidden)
         return Chosen(names, n_columns, label, matched, (), features)
@@ -199,7 +161,7 @@ def select_columns(
         remedy = "add it to columns (--columns), or take it out of one_hot (--one-hot)"
         raise BadInput(name, found, allowed, "there would be nothing to encode", remedy)
     selected = sorted(wanted - dropped - {label, *hidden})
-    if not selected:
+    if not selected and not features.is_default:
         found, allowed = f"all {n_columns} columns dropped", "at least one column that is a feature"
         otherwise = "there would be nothing to cluster"
         raise BadInput(name, found, allowed, otherwise, "drop fewer columns (drop_columns, --drop-columns)")
@@ -279,14 +241,18 @@ def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
 
 
 def _positions(name: str, item: str | int, names: Names, n_columns: int, what: str) -> list[int]:
-    """Return the positions that a name, a number or a range stands for."""
-    text, number, titles = str(item), whole_number(item), list(names or ())
+    """Return the positions that a name, a number or a range stands for; a column of labels is no range."""
+    text, number, titles, is_label = str(item), whole_number(item), list(names or ()), what == "labels_column"
 
     def wrong(found: str, allowed: str | None = None) -> BadInput:
         near = _nearest_names(text, [title for title in titles if title] if titles else None)
-        known = f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name ({near})"
-        otherwise = "other columns than those meant would be clustered"
-        return BadInput(name, found, allowed or known, otherwise, f"correct {what} ({REMEDY[what]})")
+        ranges = "" if is_label else f" a range such as 0-{n_columns - 1},"
+        known = f"a number from {-n_columns} to {n_columns - 1},{ranges} or a name ({near})"
+        otherwise, remedy = "other columns than those meant would be clustered", f"correct {what} ({REMEDY.get(what)})"
+        if is_label:
+            otherwise = "the result would be scored against nothing"
+            remedy = "correct labels_column (--labels-column), or leave it out"
+        return BadInput(name, found, allowed or known, otherwise, remedy)
 
     matches = [place for place, title in enumerate(titles) if title == text]
     if len(matches) > 1:
@@ -295,16 +261,16 @@ def _positions(name: str, item: str | int, names: Names, n_columns: int, what: s
         return matches
     if number is not None and -n_columns <= number < n_columns:
         return [number % n_columns]
-    match = None if number is not None else RANGE.fullmatch(text)
+    match = None if number is not None or is_label else RANGE.fullmatch(text)
     if number is not None or (match and int(match[2]) >= n_columns):
         raise wrong(f"no column {match[2] if match else number}, as there are {n_columns}")
     ends = [(int(match[1]), int(match[2]))] if match else []
-    for position, mark in enumerate("" if match else text):
+    for position, mark in enumerate("" if match or is_label else text):
         first, last = text[:position].strip(), text[position + 1 :].strip()
         if mark == "-" and titles.count(first) == titles.count(last) == 1:
             ends.append((titles.index(first), titles.index(last)))
     if not ends:
-        raise wrong(f"no column {text!r}")
+        raise wrong(f"no column {text!r}" + " to take the labels from" * is_label)
     if len(ends) > 1:
         raise wrong(f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers")
     if ends[0][0] > ends[0][1]:
@@ -320,11 +286,6 @@ MISSING_WORDS = (
 NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a column of numbers they parse as numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
-
-
-def is_number(field: str) -> bool:
-    """Return whether a field is a number or a missing value."""
-    return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
 
 
 def is_missing(value: Category) -> bool:
@@ -433,7 +394,7 @@ class FeatureRows(Rows):
         self._columns = fitted.columns if fitted is not None and fitted.one_hot else ()
         self._coded, self._ignore_unknown = coded, fitted is not None and fitted.handle_unknown == "ignore"
         self._step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
-        self.n_rows, self.grain, self.sparse = table.rows.n_rows, table.rows.grain, table.rows.sparse
+        self.grain, self.sparse = table.rows.grain, table.rows.sparse
 
     def csr(self) -> csr_array | None:
         matrix = None if self._columns else self._inner.csr()
@@ -473,50 +434,50 @@ class FeatureRows(Rows):
 def feature_table(
     table: Table, fitted: FittedFeatures | None, places: Places | None = None, coded: bool = False
 ) -> Table:
-    """Return a table of features, which are the columns at some places of the table; see `FeatureRows`."""
-    if fitted is None:
-        return table
-    all_of_it = tuple(range(table.shape[1]))
+    """Return a table of the columns at some places of the table, as features if they are fitted; see `FeatureRows`."""
+    all_of_it, names = tuple(range(table.shape[1])), table.feature_names
     own = all_of_it if places is None else tuple(places)
-    plain = own == all_of_it and not fitted.one_hot
-    names = fitted.feature_names if table.feature_names is not None or not plain else None
-    if plain and all(column.name is None for column in fitted.columns):
-        names = table.feature_names  # of new samples, which a run without names takes by position
+    encoded = fitted is not None and bool(fitted.one_hot)
+    plain = own == all_of_it and not encoded
+    if plain and fitted is None:
+        return table
+    if fitted is None:
+        names = names and [names[place] for place in own]
+    elif not plain or (names is not None and any(column.name is not None for column in fitted.columns)):
+        names = fitted.feature_names  # else new samples, which a run without names takes by position
+    width = len(own) if fitted is None else sum(column.width for column in fitted.columns)
+    taken = table.rows if plain else None if encoded else table.rows.take(own)
     return replace(
         table,
-        shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
-        dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
-        rows=table.rows if plain else FeatureRows(table, np.array(own, np.intp), fitted, coded),
+        shape=(table.shape[0], width),
+        dtype=np.dtype(np.float64) if encoded else table.dtype,
+        rows=FeatureRows(table, np.array(own, np.intp), fitted, coded) if taken is None else taken,
         feature_names=names,
-        fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own),
+        fingerprint=digest(table.fingerprint, "columns", own, None if fitted is None else fitted.as_dict()),
         fitted=fitted,
     )
 
 
-def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Table:
-    """Return the features of a table that holds nothing but numbers."""
-    label, own = table.label, [*range(table.shape[1])]
-    names = None if table.feature_names is None else [*table.feature_names]
-    if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more
-        own = [place + (place >= label) for place in own]
-        if names is not None:
-            names.insert(label, "")
-    n_columns = table.shape[1] + (label is not None)
+def columns_of_numbers(table: Table, features: Settings, labels_column: str | int | None = None) -> Table:
+    """Return the features of a table that holds nothing but numbers, one column of which may hold the labels."""
+    if isinstance(features, Features) and features.is_default and labels_column is None:
+        return table
     if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
         found, allowed = "a table without text", "one with the text columns that the run encoded (one_hot)"
         otherwise = "their categories would be unknown"
         raise BadInput(table.name, found, allowed, otherwise, "give a table of text, a Parquet file or a data frame")
-    chosen = select_columns(table.name, features, names, n_columns, label)
+    chosen = select_columns(table.name, features, table.feature_names, table.shape[1], labels_column)
     if features.one_hot and table.rows.sparse:
         found, allowed = "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text"
         otherwise = "nearly all of its values would be one category"
         raise BadInput(table.name, found, allowed, otherwise, "leave one_hot out, or give the categories beside others")
-    place_of = {place: position for position, place in enumerate(own)}
-    category_sets = chosen.category_sets(table.name)
+    category_sets, label = chosen.category_sets(table.name), chosen.label
     if category_sets:
         step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
         for block in table.rows.blocks(step):
             for place, collected in category_sets.items():
-                collected.add(np.unique(block[:, place_of[place]].astype(np.float64)).tolist())
-    fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
-    return feature_table(table, fitted, [place_of[place] for place in chosen.kept])
+                collected.add(np.unique(block[:, place].astype(np.float64)).tolist())
+    if label is not None:
+        key = digest(table.fingerprint, "labels in column", label)
+        table = replace(table, fingerprint=key, label_pieces=partial(table.rows.column, label), label=label)
+    return feature_table(table, chosen.fitted(category_sets), chosen.kept)

@@ -85,11 +85,17 @@ def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
     return BadInput(name, f"no {kind} {wanted!r}", allowed, "there would be nothing to read", remedy)
 
 
-def only_matrix(name: str, kind: str, found: Sequence[tuple[str, str, bool]], other: object) -> str:
-    """Return the only part of a file that holds a matrix, besides the one of another name, of labels.
+def only_matrix(
+    name: str, kind: str, found: Sequence[tuple[str, str, bool]], other: object, wanted: str | None = None
+) -> str:
+    """Return the part of a file that is wanted, or the only one with a matrix besides that of another name, of labels.
 
     ``found`` are name and description of each part, and whether it may be the matrix; raises ``BadInput``.
     """
+    if wanted is not None and wanted not in (parts := [title for title, _, _ in found]):
+        raise absent(name, kind, wanted, parts)
+    if wanted is not None:
+        return wanted
     suitable = [title for title, _, suits in found if suits and title != str(other).strip("/")]
     if len(suitable) == 1:
         return suitable[0]

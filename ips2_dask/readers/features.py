@@ -329,3 +329,4 @@ def _encoding(name: str) -> str:
 
 
 USUAL = TextFormat()  # the format of a file of which nothing is said
+ALL = Features()  # every column as it is

@@ -6,8 +6,7 @@ import io
 import math
 import struct
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO
@@ -15,11 +14,9 @@ from typing import IO
 import numpy as np
 from scipy import sparse
 
-from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults, labels
 from ips2_dask.readers.columns import take_label_variable
-from ips2_dask.store.remote import is_remote, open_system, plain, reaching
-from ips2_dask.typing import AnyArray, UInt8
+from ips2_dask.typing import AnyArray
 
 
 @dataclass(frozen=True)
@@ -58,65 +55,14 @@ def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
 
 
 HEADER_BYTES = 4096  # more than any header of a plain array takes
-TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "Last-Modified", "updated", "mtime")
-"""Names, by protocol, of the metadata that changes with an object's content."""
-
-
-@dataclass(frozen=True)
-class RemoteStamp:
-    """An object's URL, size and tags, taken when the object was opened."""
-
-    name: str
-    url: str
-    size: int
-    tags: tuple[str, ...]
-
-    @classmethod
-    def of(cls, name: str, url: str) -> RemoteStamp:
-        """Return the stamp of the object that the URL has now."""
-        try:
-            with reaching(url):
-                system, path = open_system(url)
-                metadata = system.info(path)
-        except FileNotFoundError:
-            allowed, otherwise = "the URL of a .npy file that exists", "there would be nothing to read"
-            faults.throw(BadInput(name, "nothing there", allowed, otherwise, "check the URL"))
-        size = metadata.get("size")
-        if size is None:
-            faults.throw(_no_ranges(name, "a server that does not say how long it is"))
-        return cls(name, url, int(size), tuple(str(metadata[tag]) for tag in TAGS if tag in metadata))
-
-    def digest(self, kind: str, *options: object) -> str:
-        """Return the fingerprint of the object as read with these options."""
-        return base.digest(f"remote {kind}", self.size, self.tags, *options)
-
-    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> UInt8:
-        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes), by a request for each; maybe read-only."""
-        with reaching(self.url), faults.reading(self.name):
-            system, path = open_system(self.url)
-            ranges = [bytes(system.cat_file(path, start=start, end=start + n_bytes)) for start in starts]
-        sizes = {len(one) for one in ranges}
-        if sizes == {n_bytes}:
-            return np.frombuffer(b"".join(ranges), np.uint8).reshape(len(starts), n_bytes)
-        if self.size in sizes:
-            raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
-        raise faults.changed(self.name)
-
-    def check(self) -> None:
-        """Raise ``BadInput`` if the object is no longer the one that was opened."""
-        if RemoteStamp.of(self.name, self.url) != self:
-            raise faults.changed(self.name)
 
 
 @dataclass
 class NpyRows(base.Rows):
     """The rows of an array in C or Fortran order, from ranges of bytes of a file or of an object behind a URL."""
 
-    stamp: base.FileStamp | RemoteStamp
+    stamp: base.FileStamp
     layout: NpyLayout
-
-    def __post_init__(self) -> None:
-        self.n_rows = self.layout.shape[0]
 
     def read(self, start: int, stop: int) -> AnyArray:
         self.stamp.check()
@@ -129,53 +75,36 @@ class NpyRows(base.Rows):
         return np.ascontiguousarray(self.stamp.read_ranges(starts, (stop - start) * dtype.itemsize).view(dtype).T)
 
 
-def npy_table(stamp: base.FileStamp | RemoteStamp, layout: NpyLayout) -> base.Table:
+def npy_table(stamp: base.FileStamp, layout: NpyLayout) -> base.Table:
     """Return the table of an array whose values are stored as they are in memory."""
-    shape, dtype = base.check_shape(stamp.name, layout.shape), base.check_dtype(stamp.name, layout.dtype)
+    fingerprint = stamp.digest("npy", layout.offset, layout.shape, layout.dtype.str, layout.fortran)
+    shape = base.check_shape(stamp.name, layout.shape)
+    table = base.Table(stamp.name, shape, layout.dtype, NpyRows(stamp, layout), fingerprint)
     if layout.offset + layout.n_bytes > stamp.size:
         raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
-    options = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
-    return base.Table(
-        name=stamp.name,
-        shape=shape,
-        dtype=dtype,
-        rows=NpyRows(stamp, layout),
-        fingerprint=stamp.digest("npy", *options),
-    )
+    return table
 
 
 def open_npy(request: base.Request) -> base.Table:
     """Return the table of a .npy file, or of such an object behind a URL."""
-    remote = is_remote(request.path)
-    stamp = RemoteStamp.of(plain(request.name), request.path) if remote else base.FileStamp.of(request)
+    stamp = base.FileStamp.of(request)
     head = stamp.read_ranges([0], min(HEADER_BYTES, stamp.size)).tobytes()
     layout = _read_layout(io.BytesIO(head), stamp.name)
     return npy_table(stamp, layout.transposed() if request.transpose else layout)
 
 
-def _no_ranges(name: str, found: str) -> BadInput:
-    allowed, otherwise = "one that serves ranges of bytes", "every partition would fetch the whole file"
-    return BadInput(name, found, allowed, otherwise, "copy the file to a local disk or an object store first")
-
-
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
-
-
-@contextmanager
-def _archive(stamp: base.FileStamp) -> Iterator[zipfile.ZipFile]:
-    with faults.reading(stamp.name), zipfile.ZipFile(stamp.path) as archive:
-        yield archive
 
 
 def open_npz(request: base.Request) -> base.Table:
     """Return the table of one member of a .npz archive, or of the sparse matrix that is in it."""
     stamp, transpose, wanted = base.FileStamp.of(request), request.transpose, request.labels_column
-    with _archive(stamp) as archive:
+    with faults.reading(stamp.name), zipfile.ZipFile(stamp.path) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]
         chosen = None
         if "format" in names and request.member is None:
-            load = partial(_load_sparse, stamp, transpose)
-            table = base.loaded_table(load, stamp.name, stamp.digest("npz", "sparse", transpose))
+            fingerprint = stamp.digest("npz", "sparse", transpose)
+            table = base.loaded_table(partial(_load, stamp), stamp.name, fingerprint, transpose)
         else:
             chosen = _choose_member(archive, request, names)
             table = _member_table(archive, stamp, chosen, transpose)
@@ -189,19 +118,14 @@ def open_npz(request: base.Request) -> base.Table:
 
 
 def _choose_member(archive: zipfile.ZipFile, request: base.Request, names: list[str]) -> str:
-    if request.member is not None:
-        member = request.member.removesuffix(".npy")
-        if member not in names:
-            raise faults.absent(request.name, "array", member, names)
-        return member
-    found = []
+    wanted, found = None if request.member is None else request.member.removesuffix(".npy"), []
     for entry, member in zip(archive.namelist(), names, strict=True):
-        if entry == member:
+        if entry == member or wanted is not None:
             found.append((member, "(no array)", False))
             continue
         layout = _member_layout(archive, member, request.name)
         found.append((member, f"{layout.shape} {layout.dtype}", base.is_matrix(layout.shape, layout.dtype)))
-    return faults.only_matrix(request.name, "array", found, request.labels_column)
+    return faults.only_matrix(request.name, "array", found, request.labels_column, wanted)
 
 
 def _entry(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
@@ -224,8 +148,8 @@ def _member_table(archive: zipfile.ZipFile, stamp: base.FileStamp, member: str, 
         header = f"shape {shape}, {layout.dtype}"
         raise faults.cut_off(stamp.name, entry.file_size, layout.offset + layout.n_bytes, header, f" in {member!r}")
     if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
-        load = partial(_load_array, stamp, member, transpose)
-        return base.loaded_table(load, stamp.name, stamp.digest("npz", member, transpose))
+        fingerprint = stamp.digest("npz", member, transpose)
+        return base.loaded_table(partial(_load, stamp, member), stamp.name, fingerprint, transpose)
     with open(stamp.path, "rb") as stream:
         stream.seek(entry.header_offset)
         signature, n_name, n_extra = LOCAL_HEADER.unpack(stream.read(LOCAL_HEADER.size))
@@ -236,20 +160,16 @@ def _member_table(archive: zipfile.ZipFile, stamp: base.FileStamp, member: str, 
     return npy_table(stamp, placed.transposed() if transpose else placed)
 
 
-def _load_array(stamp: base.FileStamp, member: str, transpose: bool = False) -> AnyArray:
+def _load(stamp: base.FileStamp, member: str | None = None) -> AnyArray:
+    """Return a member of an archive, or the sparse matrix that is in it; neither is ever unpickled."""
     stamp.check()
-    with faults.reading(stamp.name), np.load(stamp.path, allow_pickle=False) as archive:
-        array: AnyArray = archive[member]
-    return array.T if transpose else array
+    with faults.reading(stamp.name):
+        if member is None:
+            return sparse.load_npz(stamp.path)
+        with np.load(stamp.path, allow_pickle=False) as archive:
+            return archive[member]
 
 
 def _label_pieces(stamp: base.FileStamp, member: str) -> Iterator[AnyArray]:
-    values = _load_array(stamp, member).ravel()
+    values = _load(stamp, member).ravel()
     return (values[low : low + labels.PIECE_LABELS] for low in range(0, len(values), labels.PIECE_LABELS))
-
-
-def _load_sparse(stamp: base.FileStamp, transpose: bool) -> base.Matrix:
-    stamp.check()
-    with faults.reading(stamp.name):
-        matrix = sparse.load_npz(stamp.path)  # never unpickles
-    return base.as_csr(matrix.T if transpose else matrix, stamp.name)

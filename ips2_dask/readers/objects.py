@@ -19,7 +19,6 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
 from ips2_dask.readers.columns import counted_names, find_column
-from ips2_dask.readers.labels import as_labels
 from ips2_dask.readers.npy import NpyLayout, npy_table
 from ips2_dask.typing import AnyArray, Float64
 
@@ -219,11 +218,10 @@ def _described(table: base.Table, adata: Any, request: base.Request, of_var: boo
         frame = frame.to_memory() if hasattr(frame, "to_memory") else frame  # of an AnnData that was opened lazily
         columns = [str(column) for column in frame.columns]
         column = frame.iloc[:, find_column(f"{ANNDATA_NAME}, obs", labels_column, columns, len(columns))]
-        labels = as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME)
-        label_pieces = partial(iter, [labels])
+        label_pieces = partial(iter, [column.to_numpy(dtype=object)])
     return replace(
         table,
         feature_names=table.feature_names if titles is None or not of_var else titles.tolist(),
-        read_sample_names=None if names is None else partial(np.array, names),
+        row_names=names,
         label_pieces=label_pieces,
     )

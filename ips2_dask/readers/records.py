@@ -1,8 +1,8 @@
-"""Arrow record batches as tables: those of Parquet files, and those that polars, pyarrow or DuckDB hold in memory.
+"""Arrow record batches as tables: of Parquet files, of pandas' data frames, and what polars, pyarrow or DuckDB hold.
 
-Text files and data frames become such batches in `text` and `frames`; columns, labels, names, missing values and
-categories of all of them are handled here. A column of numbers is one column of the table. One of lists of equal
-length, as of embeddings, is as many columns as the lists have values: ``name_0``, ``name_1``, ...
+Text files become such batches in `text`; columns, labels, names, missing values and categories of all of them are
+handled here. A column of numbers is one column of the table. One of lists of equal length, as of embeddings, is as many
+columns as the lists have values: ``name_0``, ``name_1``, ...
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from itertools import groupby, takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,12 @@ import pyarrow.parquet as pq
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
 from ips2_dask.readers import columns as cols
-from ips2_dask.readers.features import Category, Column
+from ips2_dask.readers.features import Category, Column, category_text
+from ips2_dask.readers.objects import FRAME_NAME, index_names, numbers_of
 from ips2_dask.typing import AnyArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BATCH_ROWS = 4096
 ENDING = ".parquet"
@@ -118,7 +123,7 @@ class _ParquetBatches(Batches):
 
     def digest(self, label: int | None) -> str:
         title = None if label is None else self.columns[label].title
-        return base.digest("files", [(stamp.size, stamp.mtime_ns) for stamp in self.stamps], "parquet", title)
+        return base.digest("files", [(stamp.size, stamp.version) for stamp in self.stamps], "parquet", title)
 
 
 def arrays(
@@ -168,9 +173,6 @@ class ArrowRows(base.Rows):
     fitted: tuple[Column, ...] = ()  # what the columns become, if some of them hold categories
     ignore_unknown: bool = False
 
-    def __post_init__(self) -> None:
-        self.n_rows = self.source.starts[-1]
-
     def read(self, start: int, stop: int) -> AnyArray:
         starts = self.source.starts
         first, last = bisect_right(starts, start) - 1, bisect_right(starts, stop - 1) - 1
@@ -199,17 +201,16 @@ class ArrowRows(base.Rows):
 
 def open_batches(source: Batches, request: base.Request) -> base.Table:
     """Return the table of record batches, of which one column may hold the labels."""
-    name, titles, n_columns = source.name, source.titles, len(source.columns)
-    label = None if request.labels_column is None else cols.find_column(name, request.labels_column, titles, n_columns)
-    chosen = cols.select_columns(name, request.features, titles, n_columns, label, source.hidden)
-    columns = [source.columns[place] for place in chosen.kept]
+    name, n_columns = source.name, len(source.columns)
+    chosen = cols.select_columns(name, request.features, source.titles, n_columns, request.labels_column, source.hidden)
+    label, columns = chosen.label, [source.columns[place] for place in chosen.kept]
     base.check_shape(name, (1, len(columns)))
     category_sets = chosen.category_sets(name, typed=source.typed)
     source = source.examined(chosen, category_sets)
-    fitted = chosen.fitted({place: collected.categories() for place, collected in category_sets.items()})
+    fitted = chosen.fitted(category_sets)
     encoded = () if fitted is None or not fitted.one_hot else fitted.columns
     plain = [column for column, has in zip(columns, chosen.have_categories, strict=True) if not has]
-    gaps = chosen.missing != "refuse"
+    gaps = chosen.features.missing != "refuse"
     _check_types(source, plain, gaps)
     kinds = [number_type(_type_of(source.schema, column)) for column in plain]
     # missing values become NaN
@@ -220,14 +221,14 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
     rows = ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
     before = sum(place < label for place in source.hidden) if label is not None else 0
     table = base.Table(
-        name=name,
-        shape=base.check_shape(name, (rows.n_rows, len(columns))),
-        dtype=base.check_dtype(name, dtype),
-        rows=rows,
-        parallel=source.parallel,
-        fingerprint=source.digest(label),
+        name,
+        (source.starts[-1], len(columns)),
+        dtype,
+        rows,
+        source.digest(label),
+        source.parallel,
         feature_names=chosen.kept_names() if source.named else None,
-        read_sample_names=slim.row_names,
+        row_names=slim.row_names,
         label_pieces=None if label is None else partial(slim.values, source.columns[label]),
         label=None if label is None else label - before,  # names are no column
     )
@@ -262,16 +263,16 @@ def _open_typed(source: Batches, request: base.Request) -> base.Table:
 
 
 def _held(table: base.Table) -> base.Table:
-    labels, names = table.labels(), table.sample_names
-    held = base.matrix_table(table.read(0, table.shape[0]), table.name)
-    return replace(
-        held,
-        feature_names=table.feature_names,
-        fingerprint=held.fingerprint if labels is None else base.digest(held.fingerprint, base.content_digest(labels)),
-        read_sample_names=None if names is None else partial(np.array, names),
-        label_pieces=None if labels is None else partial(iter, [labels]),
-        label=table.label,
-    )
+    matrix, labels = table.read(0, table.shape[0]), table.labels()
+    key, pieces = base.content_digest(matrix), None
+    if labels is not None:
+        key, pieces = base.digest(key, base.content_digest(labels)), partial(iter, [labels])
+    held: dict[str, Any] = {
+        "rows": base.MatrixRows(matrix),
+        "resident_bytes": matrix.nbytes,
+        "row_names": table.sample_names,
+    }
+    return replace(table, **held, fingerprint=key, label_pieces=pieces)
 
 
 def _columns(source: Batches, names: Sequence[str]) -> list[ArrowColumn]:
@@ -288,7 +289,7 @@ def _columns(source: Batches, names: Sequence[str]) -> list[ArrowColumn]:
 def _list_width(source: Batches, name: str) -> int:
     """Return the number of values of a column's lists of numbers, 0 for any other column."""
     kind = source.schema.field(name).type
-    if not is_list(kind) or number_type(kind.value_type) is None:
+    if not hasattr(kind, "value_field") or number_type(kind.value_type) is None:
         return 0
     if pa.types.is_fixed_size_list(kind):
         return int(kind.list_size)
@@ -311,25 +312,25 @@ def words_of(values: pa.Array, name: str, shown: str) -> tuple[list[Category], A
     if holds_numbers(values.type):
         numbers, places = np.unique(as_numbers(values).astype(np.float64), return_inverse=True)
         return numbers.tolist(), places
-    words = _as_texts(values, name, shown).dictionary_encode()
+    if pa.types.is_boolean(values.type):
+        texts = pc.if_else(values, "True", "False")
+    else:
+        try:
+            texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        except pa.ArrowException:
+            faults.throw(_no_numbers(name, f"values of type {values.type} in column {shown} as categories", False))
+    words = texts.dictionary_encode()
     return words.dictionary.to_pylist(), words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
 def holds_numbers(kind: pa.DataType) -> bool:
     """Return whether categories of this type are numbers; truth values are text, as in text files and data frames."""
-    if pa.types.is_dictionary(kind):
-        return holds_numbers(kind.value_type)
+    kind = _decoded(kind)
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _as_texts(values: pa.Array, name: str, shown: str) -> pa.StringArray:
-    if pa.types.is_boolean(values.type):
-        return pc.if_else(values, "True", "False")
-    try:
-        return pc.utf8_trim_whitespace(values.cast(pa.string()))
-    except pa.ArrowException:
-        problem = f"values of type {values.type} in column {shown} as categories"
-    raise _no_numbers(name, problem, False)
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def as_numbers(values: pa.Array) -> AnyArray:
@@ -340,22 +341,15 @@ def as_numbers(values: pa.Array) -> AnyArray:
     return numbers
 
 
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a column holds lists, of any of Arrow's kinds."""
-    return hasattr(kind, "value_field")
-
-
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a column holds text, of any of Arrow's kinds."""
-    if pa.types.is_dictionary(kind):
-        return is_text(kind.value_type)
+    kind = _decoded(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def number_type(kind: pa.DataType) -> base.DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers; nulls alone are missing numbers."""
-    if pa.types.is_dictionary(kind):
-        return number_type(kind.value_type)
+    kind = _decoded(kind)
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return np.dtype(np.float64)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -406,18 +400,10 @@ def parts_of(path: str) -> list[str]:
     named = {*pattern.split(os.sep), ""}
     parts = [name for name in glob.glob(pattern, recursive=True) if name.lower().endswith(ENDING)]
     parts = [name for name in parts if not any(step[:1] in "._" for step in {*name.split(os.sep)} - named)]
-    return sorted((name for name in parts if os.path.isfile(name)), key=_natural)
-
-
-def has_deeper_parts(path: str) -> bool:
-    """Return whether the folders of a folder hold Parquet files, as where a table is divided by a column's values."""
-    return bool(parts_of(os.path.join(glob.escape(path), "*", "**", "*" + ENDING)))
-
-
-def _natural(path: str) -> list[tuple[int, str]]:
-    """Return a key by which part 2 comes before part 10."""
-    pieces = re.split(r"([0-9]+)", path)
-    return [(int(piece), "") if piece.isdecimal() and piece.isascii() else (-1, piece) for piece in pieces]
+    # by numbers too, so that part 2 comes before part 10
+    steps = {name: enumerate(re.split(r"([0-9]+)", name)) for name in parts if os.path.isfile(name)}
+    keys = {name: [(int(step), "") if n % 2 else (-1, step) for n, step in pieces] for name, pieces in steps.items()}
+    return sorted(keys, key=keys.__getitem__)
 
 
 def open_parquet(request: base.Request) -> base.Table:
@@ -452,29 +438,82 @@ def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files
     schema, called = schemas[first], [os.path.basename(stamp.name) for stamp in stamps]
     kinds = dict(zip(schema.names, schema.types, strict=True))
     for file in others:
-        for title in sorted({*schema.names} ^ {*schemas[file].names}):
-            there, other = (file, first) if title in schemas[file].names else (first, file)
-            raise _differing(stamps[there].name, f"a column {title!r}, which {called[other]} does not have")
-        for title, kind in zip(schemas[file].names, schemas[file].types, strict=True):
-            common = _common_type(kinds[title], kind)
-            if common is None:
-                found = f"column {title!r} of type {kind}, which is {kinds[title]} in {called[first]}"
-                raise _differing(stamps[file].name, found)
-            kinds[title] = common
+        own, name, found = dict(zip(schemas[file].names, schemas[file].types, strict=True)), stamps[file].name, ""
+        for title in sorted({*kinds} | {*own}):
+            if title not in own or title not in kinds:
+                there, other = (file, first) if title in own else (first, file)
+                name, found = stamps[there].name, f"a column {title!r}, which {called[other]} does not have"
+            else:
+                both = (_decoded(kinds[title]), _decoded(own[title]))
+                pair = [pa.schema([("", pa.string() if is_text(kind) else kind)]) for kind in both]
+                try:
+                    kinds[title] = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+                except pa.ArrowException:
+                    found = f"column {title!r} of type {own[title]}, which is {kinds[title]} in {called[first]}"
+            if found:
+                allowed, otherwise = (
+                    "the same columns in every part",
+                    "values would be missing, or be compared with others",
+                )
+                remedy = "write that part again with the columns of the others, or name one of the parts alone"
+                faults.throw(BadInput(name, found, allowed, otherwise, remedy))
     return pa.schema(list(kinds.items()) if others else schema, metadata=schema.metadata)
 
 
-def _differing(name: str, found: str) -> BadInput:
-    allowed, otherwise = "the same columns in every part", "values would be missing, or be compared with others"
-    remedy = "write that part again with the columns of the others, or name one of the parts alone"
-    return BadInput(name, found, allowed, otherwise, remedy)
+@dataclass(kw_only=True)
+class FrameBatches(Batches):
+    """The columns of a data frame, which become Arrow's once it is known which of them are read, and as what."""
+
+    frame: pd.DataFrame
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, name: str = FRAME_NAME) -> FrameBatches:
+        """Return a frame as batches whose columns are named by their numbers."""
+        titles = [str(title) for title in frame.columns]
+        return cls(
+            name=name,
+            starts=[0, len(frame)],
+            columns=numbered_columns(titles, len(titles)),
+            titles=titles,
+            named=index_names(frame.columns) is not None,
+            frame=frame,
+        )
+
+    def values(self, column: ArrowColumn) -> Iterator[AnyArray]:
+        yield np.asarray(self.frame.iloc[:, int(column.name)].to_numpy(dtype=object))
+
+    def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
+        kept = zip(chosen.kept, chosen.have_categories, strict=True)
+        table = pa.table({str(place): self._arrow(place, has_categories) for place, has_categories in kept})
+        return Batches.examined(replace(self, schema=table.schema, table=table), chosen, category_sets)
+
+    def _arrow(self, place: int, has_categories: bool) -> pa.Array:
+        """Return a column; numbers that are missing are NaN, categories that are missing null."""
+        column, name = self.frame.iloc[:, place], f"{self.name}, {cols.column_title(place, self.titles)}"
+        if not has_categories and isinstance(column.dtype, np.dtype) and column.dtype.kind in "biufcmM":
+            return pa.array(column.to_numpy().astype(base.check_dtype(name, column.dtype), copy=False))
+        try:
+            array = pa.array(column, from_pandas=True)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):  # values of several types
+            array = pa.array([[]])
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks()
+        kind = array.type
+        if is_text(kind) or (has_categories and (holds_numbers(kind) or pa.types.is_boolean(kind))):
+            return array
+        if number_type(kind) is not None and not has_categories:
+            return pa.array(as_numbers(array))
+        values = column.to_numpy(dtype=object)
+        if not has_categories:
+            texts = [str(value) if isinstance(value, str | bytes) else None for value in values]
+            is_number = all(text is None for text in texts)
+            return pa.array(numbers_of(values, name)) if is_number else pa.array(texts, pa.string())
+        kinds = int | float | np.integer | np.floating | Decimal
+        numbers = [isinstance(value, kinds) and not isinstance(value, bool) for value in values]
+        words = zip(values, numbers, np.asarray(column.isna(), np.bool_), strict=True)
+        return pa.array([None if gone else category_text(float(v)) if n else str(v) for v, n, gone in words])
 
 
-def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return a type that holds the values of both; None where there is none."""
-    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in (one, other)]
-    schemas = [pa.schema([("", pa.string() if is_text(kind) else kind)]) for kind in plain]
-    try:
-        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
-    except pa.ArrowException:
-        return None
+def open_frame(frame: pd.DataFrame, request: base.Request) -> base.Table:
+    """Return the table of a data frame; one of its columns may hold the labels."""
+    return replace(open_batches(FrameBatches.of(frame), request), row_names=index_names(frame.index))

@@ -1,7 +1,7 @@
 """Read a .mat or .mtx file by SciPy in a process of its own, which a damaged file may end.
 
-The argument is JSON. What was found is printed as JSON; a matrix, or labels, are left in the folder, as ``value.npy``
-or ``value.npz``.
+The argument is JSON. What was found is printed as JSON; a matrix is left in the folder as ``value.npy`` or
+``value.npz``, labels as ``labels.npy``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _read_mtx(path: str, folder: str) -> Any:
     return io.mmread(path)
 
 
-def _read_mat(path: str, variable: str | None, element: Any, labels: str | None = None) -> tuple[dict[str, Any], Any]:
-    """Return the variables of a file, the one to read, the shapes of a cell's elements, and a matrix or labels.
+def _read_mat(path: str, variable: str | None, element: int | None, labels: Any = None) -> tuple[Any, Any, Any]:
+    """Return the variables of a file with the one to read and the shapes of a cell's elements, a matrix, and labels.
 
     Without a name it is the only matrix of numbers that does not hold the ``labels``.
     """
@@ -46,16 +46,21 @@ def _read_mat(path: str, variable: str | None, element: Any, labels: str | None 
     found = {"variables": variables, "matrices": matrices, "chosen": chosen, "cells": None}
     kinds = {name: kind for name, _, kind in variables}
     if chosen not in kinds:
-        return found, None
-    value = io.loadmat(path, variable_names=[chosen])[chosen]
+        return found, None, None
+    value, known = io.loadmat(path, variable_names=[chosen])[chosen], None
     if kinds[chosen] == "cell":
         cells = value.ravel(order="F")
         found["cells"] = [list(np.shape(cell)) for cell in cells]
-        if element == "labels":
-            return found, np.array([_text(cell) for cell in cells])
-        value = cells[element] if isinstance(element, int) and element < len(cells) else None
-    plain = sparse.issparse(value) or getattr(value, "dtype", np.dtype(object)).kind in "biufcU"
-    return found, value if plain else None
+        value = cells[element] if element is not None and element < len(cells) else None
+    if labels in kinds and (labels != chosen or element is not None):
+        known = io.loadmat(path, variable_names=[labels])[labels]
+        known = (known.toarray() if sparse.issparse(known) else known).ravel(order="F")
+        known = np.array([_text(cell) for cell in known]) if kinds[labels] == "cell" else known
+    return found, _plain(value), _plain(known)
+
+
+def _plain(value: Any) -> Any:
+    return value if getattr(value, "dtype", np.dtype(object)).kind in "biufcU" else None
 
 
 def _text(cell: Any) -> str:
@@ -64,11 +69,13 @@ def _text(cell: Any) -> str:
 
 
 def _main(path: str, folder: str, mtx: bool, **options: Any) -> None:
-    found, value = ({}, _read_mtx(path, folder)) if mtx else _read_mat(path, **options)
+    found, value, known = ({}, _read_mtx(path, folder), None) if mtx else _read_mat(path, **options)
     if sparse.issparse(value):
         sparse.save_npz(os.path.join(folder, "value.npz"), value, compressed=False)
     elif value is not None:
         np.save(os.path.join(folder, "value.npy"), value, allow_pickle=False)
+    if known is not None:
+        np.save(os.path.join(folder, "labels.npy"), known, allow_pickle=False)
     print(json.dumps(found))
 
 

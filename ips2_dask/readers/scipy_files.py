@@ -19,7 +19,7 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults, scipy_child
-from ips2_dask.readers.base import FileStamp, Matrix, Request, Table, as_csr, is_matrix, is_sparse, loaded_table
+from ips2_dask.readers.base import FileStamp, Request, Table, is_matrix, loaded_table
 from ips2_dask.readers.columns import take_label_variable
 from ips2_dask.readers.trees import Hdf5Tree, Node, compressed_table, is_array, label_pieces
 from ips2_dask.typing import AnyArray
@@ -27,8 +27,8 @@ from ips2_dask.typing import AnyArray
 CELL = re.compile(r"(?P<variable>[^\[\]{}]+)(\[(?P<zero>\d+)\]|\{(?P<one>[1-9]\d*)\})")
 
 
-def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any], AnyArray | sparse.sparray | None]:
-    """Return what `scipy_child` finds in a file, and the matrix or the labels of it.
+def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any], Any, AnyArray | None]:
+    """Return what `scipy_child` finds in a file, and the matrix and the labels of it.
 
     SciPy believes a file's types, lengths and indices, so that a damaged one may end the process that reads it.
     """
@@ -44,27 +44,21 @@ def _read_by_scipy(stamp: FileStamp, **options: object) -> tuple[dict[str, Any],
                 raise OSError(f"SciPy's reader was ended by signal {-done.returncode}")
         if done.returncode:
             raise faults.unreadable(stamp.name, done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        dense, entries = Path(folder, "value.npy"), Path(folder, "value.npz")
+        dense, entries, known = (Path(folder, file) for file in ("value.npy", "value.npz", "labels.npy"))
         with faults.reading(stamp.name):
             value = np.load(dense) if dense.exists() else sparse.load_npz(entries) if entries.exists() else None
-        return json.loads(done.stdout), value
+            return json.loads(done.stdout), value, np.load(known) if known.exists() else None
 
 
-def _as_matrix(value: AnyArray | sparse.sparray | None, transpose: bool, name: str) -> Matrix:
-    assert value is not None
-    value = value.T if transpose else value
-    return as_csr(value, name) if is_sparse(value) else value
-
-
-def _load(stamp: FileStamp, transpose: bool, options: dict[str, object]) -> Matrix:
-    return _as_matrix(_read_by_scipy(stamp, **options)[1], transpose, stamp.name)
+def _matrix(stamp: FileStamp, **options: object) -> Any:
+    return _read_by_scipy(stamp, **options)[1]
 
 
 def open_mtx(request: Request) -> Table:
     """Return the table of a Matrix Market file."""
     stamp = FileStamp.of(request)
-    load = partial(_load, stamp, request.transpose, {"mtx": True})
-    return loaded_table(load, stamp.name, stamp.digest("mtx", request.transpose))
+    read = partial(_matrix, stamp, mtx=True)
+    return loaded_table(read, stamp.name, stamp.digest("mtx", request.transpose), request.transpose)
 
 
 def open_mat(request: Request) -> Table:
@@ -76,38 +70,28 @@ def open_mat(request: Request) -> Table:
     stamp = FileStamp.of(request)
     with faults.reading(request.name):
         is_hdf5 = h5py.is_hdf5(request.path)
-    variable, element = _split_cell(request.member)
+    cell = CELL.fullmatch(request.member or "")
+    variable, element = request.member, None
+    if cell is not None:
+        variable, element = cell["variable"], int(cell["one"]) - 1 if cell["zero"] is None else int(cell["zero"])
     if is_hdf5:
         return _open_mat73(request, variable, element)
-    found, value = _read_by_scipy(stamp, mtx=False, variable=variable, element=element, labels=request.labels_column)
+    labels_column = request.labels_column
+    found, value, known = _read_by_scipy(stamp, mtx=False, variable=variable, element=element, labels=labels_column)
     variables = {name: (tuple(shape), kind) for name, shape, kind in found["variables"]}
-    chosen = found["chosen"]
-    if chosen is None:
-        parts = [(name, f"{shape} {kind}", name in found["matrices"]) for name, (shape, kind) in variables.items()]
-        chosen = faults.only_matrix(request.name, "variable", parts, request.labels_column)
-    if chosen not in variables:
-        raise faults.absent(request.name, "variable", chosen, list(variables))
+    parts = [(name, f"{shape} {kind}", name in found["matrices"]) for name, (shape, kind) in variables.items()]
+    chosen = faults.only_matrix(request.name, "variable", parts, labels_column, found["chosen"])
     _check_variable(request.name, chosen, *variables[chosen], found["cells"], element)
     if value is None or value.dtype.kind == "U":
         raise faults.textual(request.name, f"{chosen!r}, a {variables[chosen][1]} and no matrix of numbers")
-    matrix = _as_matrix(value, request.transpose, request.name)
-    load = partial(_load, stamp, request.transpose, {"mtx": False, "variable": chosen, "element": element})
-    table = loaded_table(load, stamp.name, stamp.digest("mat", chosen, element, request.transpose), matrix)
-    labels_column = request.labels_column
+    read = partial(_matrix, stamp, mtx=False, variable=chosen, element=element)
+    fingerprint = stamp.digest("mat", chosen, element, request.transpose)
+    table = loaded_table(read, stamp.name, fingerprint, request.transpose, value)
     if labels_column not in variables or (labels_column == chosen and element is None):
         return table
-    shape, kind = variables[str(labels_column)]
-    count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
-    return take_label_variable(table, str(labels_column), count, partial(_labels, stamp, str(labels_column)))
-
-
-def _split_cell(member: str | None) -> tuple[str | None, int | None]:
-    """Return the variable that a name means, and the element of it, from 0, if it is a cell."""
-    match = CELL.fullmatch(member) if member else None
-    if match is None:
-        return member, None
-    element = int(match["zero"]) if match["zero"] is not None else int(match["one"]) - 1
-    return match["variable"], element
+    if known is None:
+        raise faults.textual(stamp.name, f"{labels_column!r}, which holds neither numbers nor texts")
+    return take_label_variable(table, str(labels_column), len(known), partial(iter, [known]))
 
 
 def _check_variable(
@@ -123,22 +107,14 @@ def _check_variable(
         raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
 
 
-def _labels(stamp: FileStamp, variable: str) -> Iterator[AnyArray]:
-    value = _read_by_scipy(stamp, mtx=False, variable=variable, element="labels")[1]
-    if value is None:
-        raise faults.textual(stamp.name, f"{variable!r}, which holds neither numbers nor texts")
-    yield (value.toarray() if is_sparse(value) else value).ravel(order="F")
-
-
 # Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
 def _open_mat73(request: Request, variable: str | None, element: int | None) -> Table:
     """Return the table of a variable; its labels may be another variable."""
     tree = Hdf5Tree(FileStamp.of(request))
     with tree.open() as file:
         names = [name for name in file if not name.startswith("#")]
-        chosen = _choose(tree, file, request, names) if variable is None else variable
-        if chosen not in names:
-            raise faults.absent(request.name, "variable", chosen, names)
+        parts = [(name, *_described(file, name)) for name in names]
+        chosen = faults.only_matrix(request.name, "variable", parts, request.labels_column, variable)
         table = _mat73_table(tree, file, _element(tree, file, chosen, element), request.transpose)
         labels_column = request.labels_column
         if labels_column not in names or labels_column == chosen:
@@ -164,15 +140,12 @@ def _unlinked(file: h5py.File, name: str) -> Node | None:
     return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
 
 
-def _choose(tree: Hdf5Tree, file: h5py.File, request: Request, names: list[str]) -> str:
-    found = []
-    for name in names:
-        node = _unlinked(file, name)
-        shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
-        is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _class(node) != "char"
-        what = f"{shape} {_class(node) if node is not None else 'link'}"
-        found.append((name, what, is_numeric or _is_sparse_group(node)))
-    return faults.only_matrix(request.name, "variable", found, request.labels_column)
+def _described(file: h5py.File, name: str) -> tuple[str, bool]:
+    """Return a variable's shape and class, and whether it is a matrix of numbers."""
+    node = _unlinked(file, name)
+    shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
+    is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _class(node) != "char"
+    return f"{shape} {_class(node) if node is not None else 'link'}", is_numeric or _is_sparse_group(node)
 
 
 def _element(tree: Hdf5Tree, file: h5py.File, variable: str, element: int | None) -> Node:

@@ -23,7 +23,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import columns as cols
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import PIECE_BYTES, FileStamp, Request, Table, check_block
-from ips2_dask.readers.features import UTF_8, Category, FittedFeatures, TextFormat, category_text
+from ips2_dask.readers.features import USUAL, UTF_8, Category, FittedFeatures, TextFormat, category_text
 from ips2_dask.readers.records import Batches, numbered_columns, open_batches
 from ips2_dask.typing import Float64
 from ips2_dask.wording import count
@@ -33,59 +33,72 @@ Types = dict[str, Any]  # of pyarrow, by the names of columns
 
 @dataclass(kw_only=True)
 class TextBatches(Batches):
-    """The rows of a text table by blocks of lines, each of which is a group."""
+    """A text table by blocks of lines, each of which is a group of rows; lines count from 1, bytes and rows from 0."""
 
     stamp: FileStamp
-    layout: Layout
-    blocks: list[tuple[int, int]] = field(default_factory=list)  # byte in the unpacked text and line that they begin at
+    text: TextFormat
+    delimiter: str | None  # None: runs of blanks and tabs
+    n_fields: int
+    first: tuple[int, int]  # byte in the unpacked text, and line, that the first row begins at
+    blocks: list[tuple[int, int]] = field(default_factory=list)  # those of each block
+    features: tuple[int, ...] = ()  # the columns that become features
+    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    gaps: bool = False  # whether values may be missing
     held: bool = False
     typed: bool = False
+
+    @cached_property
+    def numbers(self) -> dict[int, None]:
+        """The columns of features that are read as numbers, in order."""
+        texts = set(self.texts)
+        return {column: None for column in self.features if column not in texts}
+
+    def title(self, column: int) -> str:
+        """Return the name of a column for messages."""
+        return cols.column_title(column, self.titles)
+
+    def rows_of(self, data: bytes) -> Iterator[re.Match[bytes]]:
+        """Find the rows in some data by their delimiter and the mark of comments."""
+        return _row_pattern(self.delimiter, self.text.comment).finditer(data)
 
     def batches(self, groups: Sequence[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
         wanted = [int(column) for column in columns]
         self.stamp.check()
-        blocks = _text_blocks(self.stamp, self.layout, *self.blocks[groups[0]])
-        for block in islice(blocks, len(groups)):
-            yield _parse_columns(block, self.layout, wanted, self.name)
+        for block in islice(_text_blocks(self, *self.blocks[groups[0]]), len(groups)):
+            yield _parse_columns(block, self, wanted)
 
     def digest(self, label: int | None) -> str:
         # what the values depend on besides the bytes of a usual file
-        return self.stamp.digest("text", label, *self.layout.text.given.items(), self.layout.offset)
+        return self.stamp.digest("text", label, *self.text.given.items(), self.first[0])
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
         """Check every value, note where the blocks of lines start, and collect the categories."""
         texts = tuple(place for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one)
-        layout = replace(self.layout, features=chosen.kept, texts=texts, gaps=chosen.missing != "refuse")
-        starts, blocks = [0], []
-        for block in _text_blocks(self.stamp, layout, layout.offset, layout.first_line):
-            batch = _parse_columns(block, layout, chosen.kept, self.name, starts[-1])
-            _check_values(batch, block, layout, self.name, starts[-1])
+        gaps, starts, blocks = chosen.features.missing != "refuse", [0], []
+        source = replace(self, features=chosen.kept, texts=texts, gaps=gaps)
+        for block in _text_blocks(source, *self.first):
+            batch = _parse_columns(block, source, chosen.kept, starts[-1])
+            _check_values(batch, block, source, starts[-1])
             for place, collected in category_sets.items():
                 collected.add(batch.column(str(place)).unique().to_pylist())
             blocks.append((block.offset, block.first_line))
             starts.append(starts[-1] + batch.num_rows)
         for place, collected in category_sets.items():
-            _check_marks(collected.categories(), layout, place, self.name)
-        schema = pa.schema([(str(place), pa.float64()) for place in layout.numbers])
-        return replace(self, layout=layout, blocks=blocks, starts=starts, schema=schema)
+            _check_marks(collected.categories(), source, place)
+        schema = pa.schema([(str(place), pa.float64()) for place in source.numbers])
+        return replace(source, blocks=blocks, starts=starts, schema=schema)
 
-
-def open_text(request: Request) -> Table:
-    """Return the table of a text file, of which one column may hold the labels."""
-    stamp, layout = FileStamp.of(request), _find_layout(request)
-    columns = numbered_columns(layout.names, layout.n_fields)
-    source = TextBatches(
-        name=request.name,
-        starts=[0],
-        columns=columns,
-        titles=layout.names,
-        hidden=() if layout.index is None else (layout.index,),
-        index=None if layout.index is None else columns[layout.index],
-        parallel=layout.text.encoding == UTF_8 and not _is_gzipped(request.path),
-        stamp=stamp,
-        layout=layout,
-    )
-    return open_batches(source, request)
+    def categories(self, texts: pa.StringArray) -> pa.StringArray:
+        """Return texts, of which numbers have a decimal point and no mark between thousands."""
+        marks = {self.text.thousands, self.text.decimal} - {None, "."}
+        if not marks:
+            return texts
+        words = texts.dictionary_encode()
+        plain = []
+        for word in words.dictionary.to_pylist():
+            number = _number(word, self.text) if any(str(mark) in word for mark in marks) else None
+            plain.append(word if number is None else category_text(number))
+        return pa.DictionaryArray.from_arrays(words.indices, pa.array(plain, pa.string())).cast(pa.string())
 
 
 LINES_PER_BLOCK = 64  # at least, as pyarrow takes some microseconds per column and block
@@ -150,10 +163,10 @@ def _n_lines(data: bytes) -> int:
     return data.count(b"\n") + (returns - data.count(b"\r\n") if returns else 0)
 
 
-def _text_blocks(stamp: FileStamp, layout: Layout, offset: int, first_line: int) -> Iterator[TextBlock]:
+def _text_blocks(source: TextBatches, offset: int, first_line: int) -> Iterator[TextBlock]:
     """Yield a file's rows from ``offset`` on; the same blocks wherever one of them is started from."""
-    encoding, name, read, ended = layout.text.encoding, stamp.name, b"", False
-    with _decoding(name, encoding, first_line), _open_stream(stamp.path, encoding) as stream:
+    encoding, read, ended = source.text.encoding, b"", False
+    with _decoding(source.name, encoding, first_line), _open_stream(source.stamp.path, encoding) as stream:
         skipped = stream.seek(offset) if stream.seekable() else 0
         while skipped < offset and (passed := stream.read(min(offset - skipped, PIECE_BYTES))):
             skipped += len(passed)
@@ -164,46 +177,46 @@ def _text_blocks(stamp: FileStamp, layout: Layout, offset: int, first_line: int)
                 data, ended = read[:size], len(read) < size
                 first = LINE_END.search(data)
                 wanted = 0 if first is None else min(LINES_PER_BLOCK * first.end(), LONGEST_BLOCK)
-                end = _last_end(data, layout) if size >= wanted else 0
+                end = _last_end(data, source) if size >= wanted else 0
                 if end == 0 and size >= LONGEST_BLOCK:
-                    _check_quotes(data, layout, name, first_line)
+                    _check_quotes(data, source, first_line)
                 size = max(wanted, 2 * size)
             if ended:
                 end = len(read)
-                _check_quotes(read, layout, name, first_line)
+                _check_quotes(read, source, first_line)
             if end:
-                yield TextBlock(_without_comments(read[:end], layout), offset, first_line)
+                yield TextBlock(_without_comments(read[:end], source), offset, first_line)
             offset += end
             first_line += _n_lines(read[:end])
             read = read[end:]
 
 
-def _last_end(data: bytes, layout: Layout) -> int:
+def _last_end(data: bytes, source: TextBatches) -> int:
     """Return the end of the last row in ``data`` that ends there, 0 if none does."""
     # a last carriage return may be half of a line end
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
     if b'"' not in data:
         return end
-    rows = _row_pattern(*layout.row_format).finditer(data)
+    rows = source.rows_of(data)
     return max((row.end() for row in rows if row[4] and row.end() <= end), default=0)
 
 
-def _check_quotes(data: bytes, layout: Layout, name: str, first_line: int) -> None:
+def _check_quotes(data: bytes, source: TextBatches, first_line: int) -> None:
     """Raise ``BadInput`` where quotes do not end in ``data``, which has a row's start at its own."""
-    for row in _row_pattern(*layout.row_format).finditer(data) if b'"' in data else ():
+    for row in source.rows_of(data) if b'"' in data else ():
         if row.start(1) >= 0 or row.start(2) >= 0:
             line = first_line + _n_lines(data[: row.start()])
             found = f"a quote that does not end, in the row that begins in line {line}"
             otherwise = "all rows below would be part of one field"
-            raise BadInput(name, found, "quotes in pairs", otherwise, "take that quote out, or end it")
+            raise BadInput(source.name, found, "quotes in pairs", otherwise, "take that quote out, or end it")
 
 
-def _without_comments(data: bytes, layout: Layout) -> bytes:
+def _without_comments(data: bytes, source: TextBatches) -> bytes:
     """Return rows without what follows a comment's mark; line ends stay, so that lines keep their numbers."""
-    if layout.text.comment is None or layout.text.comment.encode() not in data:
+    if source.text.comment is None or source.text.comment.encode() not in data:
         return data
     pieces, stop = [], 0
-    for row in _row_pattern(*layout.row_format).finditer(data):
+    for row in source.rows_of(data):
         if row[3]:
             pieces.append(data[stop : row.start(3)])
             stop = row.end(3)
@@ -235,62 +248,64 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
     return line + sum(_n_lines(field.encode()) for field in fields[:column])
 
 
-def _parse_columns(
-    block: TextBlock, layout: Layout, columns: Sequence[int], name: str, first_row: int = 0
-) -> pa.RecordBatch:
+def _parse_columns(block: TextBlock, source: TextBatches, columns: Sequence[int], first_row: int = 0) -> pa.RecordBatch:
     """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts."""
-    types = {str(column): pa.float64() if column in layout.numbers else pa.string() for column in columns}
+    types = {str(column): pa.float64() if column in source.numbers else pa.string() for column in columns}
     if not block.data.strip():
         return pa.record_batch([pa.array([], kind) for kind in types.values()], names=[*types])
     batch = None
     # pyarrow takes a line of blanks for a text
-    texts_alone = layout.n_fields == 1 and pa.string() in types.values()
-    if not texts_alone and not (layout.delimiter is None and b'"' in block.data):
+    texts_alone = source.n_fields == 1 and pa.string() in types.values()
+    if not texts_alone and not (source.delimiter is None and b'"' in block.data):
         with suppress(pa.ArrowException):  # a damaged block, or a spelling of numbers that pyarrow does not know
-            batch = _parse(block, layout, types).combine_chunks().to_batches()[0]
+            batch = _parse(block, source, types).combine_chunks().to_batches()[0]
     if batch is None:
-        batch = _parse_slowly(block, layout, types, name, first_row)
-    for column in layout.texts:
+        batch = _parse_slowly(block, source, types, first_row)
+    for column in source.texts:
         if column in columns:
-            texts = layout.categories(pc.utf8_trim_whitespace(batch.column(str(column))))
+            texts = source.categories(pc.utf8_trim_whitespace(batch.column(str(column))))
             batch = batch.set_column(columns.index(column), str(column), texts)
     return batch
 
 
-def _parse(block: TextBlock, layout: Layout, types: Types) -> pa.Table:
-    data = _single_blanks(block.data) if layout.delimiter is None else block.data
-    titles = [str(column) for column in range(layout.n_fields)]
+def _parse(block: TextBlock, source: TextBatches, types: Types) -> pa.Table:
+    data = block.data
+    if source.delimiter is None:
+        data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
+        while b"  " in data:
+            data = data.replace(b"  ", b" ")
+        data = data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
+    titles = [str(column) for column in range(source.n_fields)]
     read = pacsv.ReadOptions(column_names=titles, block_size=max(len(data) + 1, 64), use_threads=False)
-    missing, mark = [*cols.MISSING_WORDS], layout.text.decimal
+    missing, mark = [*cols.MISSING_WORDS], source.text.decimal
     convert = pacsv.ConvertOptions(
         column_types=types, include_columns=[*types], null_values=missing, decimal_point=mark
     )
-    split = pacsv.ParseOptions(delimiter=layout.delimiter or " ")
+    split = pacsv.ParseOptions(delimiter=source.delimiter or " ")
     return pacsv.read_csv(pa.BufferReader(data), read_options=read, parse_options=split, convert_options=convert)
 
 
-def _single_blanks(data: bytes) -> bytes:
-    data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
-    while b"  " in data:
-        data = data.replace(b"  ", b" ")
-    return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
-
-
-def _parse_slowly(block: TextBlock, layout: Layout, types: Types, name: str, first_row: int) -> pa.RecordBatch:
+def _parse_slowly(block: TextBlock, source: TextBatches, types: Types, first_row: int) -> pa.RecordBatch:
     """Return columns of a block as `_parse_columns` does, field by field, and raise its first fault."""
     columns: dict[int, list[str | float]] = {int(column): [] for column in types}
     text: dict[int, tuple[str, list[str]]] = {}  # column: where its first text is, and its texts
     row = 0
     errors = "strict" if pa.string() in types.values() else "replace"
-    for _, line, fields in _rows(block, layout.row_format, name, errors):
-        if len(fields) != layout.n_fields:
+    for _, line, fields in _rows(block, (source.delimiter, source.text.comment), source.name, errors):
+        if len(fields) != source.n_fields:
             if text:
                 break
-            raise _ragged_row(name, line, fields, layout)
+            delimiter = {None: "blanks", "\t": "tabs"}.get(source.delimiter, repr(source.delimiter))
+            last = _line_of(line, fields, len(fields))
+            lines = f"line {line}" if last == line else f"lines {line} to {last}, which quotes hold together"
+            found = f"{len(fields)} fields (divided by {delimiter}) in {lines}"
+            allowed = f"{source.n_fields} fields in every row, as in the first"
+            otherwise = "values would end up under the wrong feature"
+            raise BadInput(source.name, found, allowed, otherwise, f"correct or drop {lines.partition(',')[0]}")
         for column, values in columns.items():
-            if column not in layout.numbers:
+            if column not in source.numbers:
                 values.append(fields[column])
-            elif (number := _number(fields[column].strip(), layout.text)) is not None:
+            elif (number := _number(fields[column].strip(), source.text)) is not None:
                 values.append(number)
             else:
                 field, at = fields[column].strip(), _line_of(line, fields, column)
@@ -298,65 +313,55 @@ def _parse_slowly(block: TextBlock, layout: Layout, types: Types, name: str, fir
                 text.setdefault(column, (where, []))[1].append(field)
         row += 1
     if text:
-        raise _text_columns(name, text, row, layout)
+        first, titles = min(text), faults.listing([source.title(column) for column in sorted(text)])
+        problem = f"text in {count(len(text), 'column')} ({titles}), the first is {text[first][0]}"
+        settings = _number_format([words for _, words in text.values()], row)
+        if source.n_fields == 1 and (mark := re.search(r"[^\w\s.,;+-]", text[first][1][0])):
+            settings = f"for more columns give delimiter={mark[0]!r} (--delimiter {_quoted(mark[0])})"
+        raise faults.textual(source.name, problem, settings)
     return pa.record_batch([pa.array(columns[int(one)], kind) for one, kind in types.items()], names=[*types])
 
 
-def _check_values(batch: pa.RecordBatch, block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
+def _check_values(batch: pa.RecordBatch, block: TextBlock, source: TextBatches, first_row: int) -> None:
     """Raise ``BadInput`` for a value that is missing, infinite or too large; says the line and quotes the field."""
 
     def fault(row: int, column: int, more: str = "") -> BadInput:
-        _, line, fields = next(islice(_rows(block, layout.row_format, name, "replace"), row, None))
+        _, line, fields = next(
+            islice(_rows(block, (source.delimiter, source.text.comment), source.name, "replace"), row, None)
+        )
         line, field = _line_of(line, fields, column), fields[column].strip()
-        missing = column in layout.texts or field in cols.MISSING_WORDS
+        missing = column in source.texts or field in cols.MISSING_WORDS
         problem = f"a missing value ({field!r})" if missing else f"the value {field!r}"
-        where = f"row {first_row + row} (line {line}), {layout.title(column)}{more}"
-        return faults.missing_value(name, where, problem)
+        where = f"row {first_row + row} (line {line}), {source.title(column)}{more}"
+        return faults.missing_value(source.name, where, problem)
 
-    if layout.numbers:
-        tensor = batch.select([*map(str, layout.numbers)]).to_tensor(null_to_nan=True, row_major=True)
+    if source.numbers:
+        tensor = batch.select([*map(str, source.numbers)]).to_tensor(null_to_nan=True, row_major=True)
         values = cast("Float64", tensor.to_numpy())
-        finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
+        finite = ~np.isinf(values) if source.gaps else np.isfinite(values)
         if not finite.all():
             bad = np.argwhere(~finite)
             more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
-            raise fault(int(bad[0, 0]), [*layout.numbers][bad[0, 1]], more)
-        names = None if layout.names is None else [layout.names[column] for column in layout.numbers]
-        check_block(values, first_row, name, names, gaps=layout.gaps)
+            raise fault(int(bad[0, 0]), [*source.numbers][bad[0, 1]], more)
+        names = None if source.titles is None else [source.titles[column] for column in source.numbers]
+        check_block(values, first_row, source.name, names, gaps=source.gaps)
     words = pa.array([*cols.MISSING_WORDS, *cols.NAN_WORDS])
-    for column in () if layout.gaps else layout.texts:
+    for column in () if source.gaps else source.texts:
         missing = pc.is_in(batch.column(str(column)), value_set=words).to_numpy(zero_copy_only=False)
         if missing.any():
             raise fault(int(np.argmax(missing)), column)
 
 
-def _check_marks(categories: tuple[Category, ...], layout: Layout, column: int, name: str) -> None:
+def _check_marks(categories: tuple[Category, ...], source: TextBatches, column: int) -> None:
     """Refuse categories that are all numbers, some of them with marks between thousands."""
     words = [word for word in categories if isinstance(word, str) and cols.category_number(word) is None]
-    settings = "" if layout.text.given.keys() & {"thousands", "decimal"} else _number_format([words])
+    settings = "" if source.text.given.keys() & {"thousands", "decimal"} else _number_format([words])
     if "thousands" in settings:
-        found = f"numbers such as {words[0]!r} in {layout.title(column)}, a column of one_hot (--one-hot)"
+        found = f"numbers such as {words[0]!r} in {source.title(column)}, a column of one_hot (--one-hot)"
         allowed, otherwise = "categories, or numbers without marks between thousands", "each value would be a feature"
-        raise BadInput(name, found, allowed, otherwise, f"{settings}, and leave the column out of one_hot (--one-hot)")
-
-
-def _ragged_row(name: str, line: int, fields: list[str], layout: Layout) -> BadInput:
-    delimiter = {None: "blanks", "\t": "tabs"}.get(layout.delimiter, repr(layout.delimiter))
-    last = _line_of(line, fields, len(fields))
-    lines = f"line {line}" if last == line else f"lines {line} to {last}, which quotes hold together"
-    found = f"{len(fields)} fields (divided by {delimiter}) in {lines}"
-    otherwise, remedy = "values would end up under the wrong feature", f"correct or drop {lines.partition(',')[0]}"
-    return BadInput(name, found, f"{layout.n_fields} fields in every row, as in the first", otherwise, remedy)
-
-
-def _text_columns(name: str, text: dict[int, tuple[str, list[str]]], n_rows: int, layout: Layout) -> BadInput:
-    columns = sorted(text)
-    titles = faults.listing([layout.title(column) for column in columns])
-    problem = f"text in {count(len(columns), 'column')} ({titles}), the first is {text[columns[0]][0]}"
-    remedy = _number_format([words for _, words in text.values()], n_rows)
-    if layout.n_fields == 1 and (mark := re.search(r"[^\w\s.,;+-]", text[columns[0]][1][0])):
-        remedy = f"for more columns give delimiter={mark[0]!r} (--delimiter {_quoted(mark[0])})"
-    return faults.textual(name, problem, remedy)
+        raise BadInput(
+            source.name, found, allowed, otherwise, f"{settings}, and leave the column out of one_hot (--one-hot)"
+        )
 
 
 DELIMITERS = ("\t", ";", ",", None)  # None: runs of blanks and tabs
@@ -406,53 +411,10 @@ def _number_format(columns: list[list[str]], n_rows: int = 0) -> str:
 
 def _fits(words: list[str], text: TextFormat, n_rows: int) -> bool:
     """Return whether texts are numbers of a format, or are two in every row, as decimal commas taken for delimiters."""
-    if all(not cols.is_number(word) and _number(word, text) is not None for word in words):
+    if all(_number(word.strip(), USUAL) is None and _number(word, text) is not None for word in words):
         return bool(words)
     two = all(len(word.split()) > 1 and all(map(cols.NUMBER.fullmatch, word.split())) for word in words)
     return text.given == {"decimal": ","} and two and len(words) == n_rows
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a text table and where its first row is; columns and rows count from 0, lines from 1."""
-
-    delimiter: str | None
-    n_fields: int
-    names: tuple[str, ...] | None
-    index: int | None  # a column without a name that holds row names, as pandas and R write it
-    offset: int
-    first_line: int
-    text: TextFormat
-    features: tuple[int, ...] = ()  # the columns that become features
-    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
-    gaps: bool = False  # whether values may be missing
-
-    @cached_property
-    def numbers(self) -> dict[int, None]:
-        """The columns of features that are read as numbers, in order."""
-        texts = set(self.texts)
-        return {column: None for column in self.features if column not in texts}
-
-    def title(self, column: int) -> str:
-        """Return the name of a column for messages."""
-        return cols.column_title(column, self.names)
-
-    @property
-    def row_format(self) -> tuple[str | None, str | None]:
-        """The delimiter and the mark of comments."""
-        return self.delimiter, self.text.comment
-
-    def categories(self, texts: pa.StringArray) -> pa.StringArray:
-        """Return texts, of which numbers have a decimal point and no mark between thousands."""
-        marks = {self.text.thousands, self.text.decimal} - {None, "."}
-        if not marks:
-            return texts
-        words = texts.dictionary_encode()
-        plain = []
-        for word in words.dictionary.to_pylist():
-            number = _number(word, self.text) if any(str(mark) in word for mark in marks) else None
-            plain.append(word if number is None else category_text(number))
-        return pa.DictionaryArray.from_arrays(words.indices, pa.array(plain, pa.string())).cast(pa.string())
 
 
 def _split_line(line: str, delimiter: str | None) -> list[str]:
@@ -468,18 +430,25 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
         csv.field_size_limit(longest)
 
 
-def _find_layout(request: Request) -> Layout:
-    """Find the layout of a text table from its first rows; one that holds a column that is asked for is a header."""
-    name, labels_column, text = request.name, request.labels_column, request.text
+def _head(request: Request) -> tuple[str | None, list[_Row]]:
+    """Return the delimiter of a text file, None for runs of blanks, and its first rows."""
     head, ended = b"", False
-    with _decoding(name, text.encoding, 1), _open_stream(request.path, text.encoding) as stream:
+    with _decoding(request.name, request.text.encoding, 1), _open_stream(request.path, request.text.encoding) as stream:
         while not ended:
             size = len(head) + max(PIECE_BYTES, len(head))
             head += stream.read(size - len(head))
             ended = len(head) < size
-            delimiter, rows = _first_rows(*_table_start(head, text, ended, name), text, ended, name)
-            if len(rows) > 1:
-                break
+            delimiter, rows = _first_rows(
+                *_table_start(head, request.text, ended, request.name), request.text, ended, request.name
+            )
+            ended = ended or len(rows) > 1
+    return delimiter, rows
+
+
+def open_text(request: Request) -> Table:
+    """Return the table of a text file, of which one column may hold the labels."""
+    stamp, (delimiter, rows) = FileStamp.of(request), _head(request)
+    name, labels_column, text = request.name, request.labels_column, request.text
     fields = [row.fields for row in rows] or [[""]]
     counts = Counter(map(len, fields[1:]))
     usual = max(counts, key=counts.__getitem__, default=len(fields[0]))
@@ -489,7 +458,16 @@ def _find_layout(request: Request) -> Layout:
     if fewer and filled and (text.header == "yes" or (text.header == "auto" and _begins_as_of_r(fields, text))):
         fields[0] = ["", *fields[0]]
     elif len(fields[0]) != usual and counts[usual] > max(1, counts[len(fields[0])]) and (filled or not fewer):
-        raise _title_lines(name, rows, usual)
+        n, skip = len(fields[0]), next(row.line for row in rows if len(row.fields) == usual) - 1
+        mark = rows[0].fields[0].lstrip()[:1]
+        more = f", or comment={mark!r} (--comment {_quoted(mark)})" if mark and mark in "#%@!*/" else ""
+        more += ", or header='yes' (--header yes) if it names columns, and the first the rows" * (usual == n + 1)
+        remedy = (
+            f"leave it out: skip_lines={skip} (--skip-lines {skip}){more}; other delimiters: delimiter (--delimiter)"
+        )
+        found = f"{count(n, 'field')} in line {rows[0].line}, {rows[0].fields[0][:40]!r}; rows below have {usual}"
+        allowed, otherwise = f"{usual} fields in every row", "a title would be taken for the names of columns"
+        raise BadInput(name, found, allowed, otherwise, remedy)
     header = _header(request, fields)
     if len(rows) <= header:
         allowed, otherwise = "at least one row of numbers", "there would be nothing to cluster"
@@ -499,8 +477,22 @@ def _find_layout(request: Request) -> Layout:
     names = tuple(field.strip() for field in first) if header else None
     label = None if labels_column is None else cols.find_column(name, labels_column, names, len(first))
     index = 0 if names and names[0] == "" and label != 0 and len(names) > 1 else None
-    row = rows[1] if header else rows[0]
-    return Layout(delimiter, len(first), names, index, row.offset, row.line, text)
+    row, columns = rows[1] if header else rows[0], numbered_columns(names, len(first))
+    source = TextBatches(
+        name=name,
+        starts=[0],
+        columns=columns,
+        titles=names,
+        hidden=() if index is None else (index,),
+        index=None if index is None else columns[index],
+        parallel=text.encoding == UTF_8 and not _is_gzipped(request.path),
+        stamp=stamp,
+        text=text,
+        delimiter=delimiter,
+        n_fields=len(first),
+        first=(row.offset, row.line),
+    )
+    return open_batches(source, request)
 
 
 def _begins_as_of_r(rows: list[list[str]], text: TextFormat) -> bool:
@@ -547,23 +539,12 @@ def _first_rows(
     return best[1], best[2]
 
 
-def _title_lines(name: str, rows: list[_Row], usual: int) -> BadInput:
-    first, table = rows[0], next(row for row in rows if len(row.fields) == usual)
-    n, skip, mark = len(first.fields), table.line - 1, first.fields[0].lstrip()[:1]
-    more = f", or comment={mark!r} (--comment {_quoted(mark)})" if mark and mark in "#%@!*/" else ""
-    more += ", or header='yes' (--header yes) if it names columns, and the first the rows" * (usual == n + 1)
-    remedy = f"leave it out: skip_lines={skip} (--skip-lines {skip}){more}; other delimiters: delimiter (--delimiter)"
-    found = f"{count(n, 'field')} in line {first.line}, {first.fields[0][:40]!r}; rows below have {usual}"
-    allowed, otherwise = f"{usual} fields in every row", "a title would be taken for the names of columns"
-    return BadInput(name, found, allowed, otherwise, remedy)
-
-
 def _header(request: Request, rows: list[list[str]]) -> bool:
     text, labels_column = request.text, request.labels_column
     if text.header != "auto":
         return text.header == "yes"
     first = [field.strip() for field in rows[0]]
-    asked = () if request.features is None else request.features.mentioned
+    asked = request.features.mentioned
     titles = (title for title in (labels_column, *asked) if isinstance(title, str))
     if not {title for title in titles if cols.whole_number(title) is None}.isdisjoint(first):
         return True

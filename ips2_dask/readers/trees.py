@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,33 +57,19 @@ class Tree:
     name: str  # the input as the user wrote it, for messages
     kind: str  # what messages call an array
     parallel: bool = True  # whether any process can read its arrays by ranges
-
-    def open(self) -> AbstractContextManager[Node]:
-        """Open the root, read only; any exception of the library in the body becomes a ``BadInput``."""
-        raise NotImplementedError
-
-    def get(self, root: Node, path: str) -> Node | None:
-        """Return the group or array at ``path``, or None if there is none."""
-        raise NotImplementedError
-
-    def members(self, root: Node) -> list[tuple[str, Node]]:
-        """Return path and node of each group and array below the root, but not of those behind links."""
-        raise NotImplementedError
-
-    def digest(self, root: Node, paths: Sequence[str], *options: object) -> str:
-        """Return the fingerprint of some arrays as read with these options."""
-        raise NotImplementedError
-
-    def _check_array(self, array: Node) -> None:
-        """Raise ``BadInput`` unless reading an array runs no code and stays inside the tree."""
-        raise NotImplementedError
+    # opens the root, read only; any exception of the library in the body becomes a ``BadInput``
+    open: Callable[[], AbstractContextManager[Node]]
+    get: Callable[[Node, str], Node | None]  # the group or array at a path below the root, None if there is none
+    members: Callable[[Node], list[tuple[str, Node]]]  # path and node of all below the root, not of those behind links
+    digest: Callable[..., str]  # the fingerprint of the arrays at some paths below the root, as read with some options
+    check_array: Callable[[Node], None]  # refuses an array unless reading it runs no code and stays inside the tree
 
     def array(self, root: Node, path: str) -> Node:
         """Return the array at ``path``, after checking that reading it runs no code and stays inside the tree."""
         node = self.get(root, path)
         if node is None or not is_array(node):
             raise faults.absent(self.name, self.kind, path, [place for place, _ in self._arrays(root)])
-        self._check_array(node)
+        self.check_array(node)
         return node
 
     def values(self, root: Node, path: str, selection: Selection = ...) -> AnyArray:
@@ -112,19 +98,12 @@ class Tree:
         if array.shape is None:
             found, allowed = f"an empty dataset, {path!r}", "a matrix of numbers"
             raise BadInput(self.name, found, allowed, "there would be nothing to cluster", "name another dataset")
-        shape, dtype = base.check_shape(self.name, array.shape), base.check_dtype(self.name, np.dtype(array.dtype))
-        m, f = shape[::-1] if transpose else shape
+        m, f = base.check_shape(self.name, array.shape)[:: -1 if transpose else 1]
         chunks = getattr(array, "shards", None) or array.chunks or (1, 1)  # a shard is one object of the store
         grain = int(chunks[1 if transpose else 0])
-        grain = grain if grain * f * dtype.itemsize <= base.GRAIN_BYTES else 1
-        return base.Table(
-            name=self.name,
-            shape=(m, f),
-            dtype=dtype,
-            rows=ArrayRows(self, path, transpose, m, grain),
-            parallel=self.parallel,
-            fingerprint=self.digest(root, [path], transpose),
-        )
+        rows = ArrayRows(self, path, transpose, grain if grain * f * array.dtype.itemsize <= base.GRAIN_BYTES else 1)
+        fingerprint = self.digest(root, [path], transpose)
+        return base.Table(self.name, (m, f), np.dtype(array.dtype), rows, fingerprint, self.parallel)
 
 
 @dataclass
@@ -134,7 +113,6 @@ class ArrayRows(base.Rows):
     tree: Tree
     path: str
     transpose: bool
-    n_rows: int
     grain: int
 
     def read(self, start: int, stop: int) -> AnyArray:
@@ -182,16 +160,12 @@ class CompressedRows(base.Rows):
     n_columns: int
 
     def read(self, start: int, stop: int) -> AnyArray:
-        return np.asarray(base.as_csr(self._stored(start, stop), self.tree.name).toarray())
+        return np.asarray(base.as_csr(self.stored(start, stop), self.tree.name).toarray())
 
     def csr(self) -> sparse.csr_array:
-        return base.as_csr(self._stored(0, self.n_rows), self.tree.name)
+        return base.as_csr(self.stored(0, self.n_rows), self.tree.name)
 
-    def transposed(self) -> base.Matrix:
-        """Return the whole transpose."""
-        return base.as_csr(self._stored(0, self.n_rows).T, self.tree.name)
-
-    def _stored(self, start: int, stop: int) -> sparse.csr_array:
+    def stored(self, start: int, stop: int) -> sparse.csr_array:
         """Return rows start to stop as they are stored, unchecked."""
         with self.tree.open() as root:
             values, indices, indptr = (self.tree.array(root, path) for path in self.parts)
@@ -202,14 +176,10 @@ class CompressedRows(base.Rows):
 
 
 def compressed_table(tree: Tree, root: Node, parts: Sequence[str], shape: tuple[int, ...], by_row: bool) -> base.Table:
-    """Return the table of a compressed matrix: in parts if it is compressed by row, else whole.
-
-    ``parts`` are the paths of its values, indices and pointers.
-    """
+    """Return the table of a compressed matrix as `CompressedRows`, or whole if it is compressed by column."""
     name, (m, f) = tree.name, base.check_shape(tree.name, shape)
     rows = CompressedRows(tree, parts, *((m, f) if by_row else (f, m)))
     arrays = values, indices, indptr = [tree.array(root, path) for path in parts]
-    dtype = base.check_dtype(name, np.dtype(values.dtype))
     fits = all(part.shape is not None and len(part.shape) == 1 for part in arrays)
     fits = fits and all(np.dtype(part.dtype).kind in "iu" for part in (indices, indptr))
     fits = fits and indptr.shape[0] == rows.n_rows + 1 and values.shape == indices.shape
@@ -219,8 +189,8 @@ def compressed_table(tree: Tree, root: Node, parts: Sequence[str], shape: tuple[
         raise BadInput(name, found, allowed, "its entries could not be placed", "write the matrix again")
     fingerprint = tree.digest(root, parts, "compressed", shape, by_row)
     if not by_row:
-        return base.loaded_table(rows.transposed, name, fingerprint)
-    return base.Table(name=name, shape=(m, f), dtype=dtype, rows=rows, fingerprint=fingerprint)
+        return base.loaded_table(partial(rows.stored, 0, rows.n_rows), name, fingerprint, True)
+    return base.Table(name, (m, f), np.dtype(values.dtype), rows, fingerprint)
 
 
 class Hdf5Tree(Tree):
@@ -265,7 +235,7 @@ class Hdf5Tree(Tree):
     def digest(self, root: h5py.File, paths: Sequence[str], *options: object) -> str:
         return self.stamp.digest("hdf5", paths, *options)
 
-    def _check_array(self, array: h5py.Dataset) -> None:
+    def check_array(self, array: h5py.Dataset) -> None:
         """Raise ``BadInput`` unless a dataset's values are in the file and readable without plug-ins."""
         if array.external:
             raise faults.outside(self.name, f"values of {array.name!r} that are stored in {array.external[0][0]!r}")
@@ -279,8 +249,12 @@ class Hdf5Tree(Tree):
             otherwise = "a plug-in from outside of this package would have to be loaded"
             remedy = "write the dataset again with gzip, for instance with h5repack -f GZIP=4"
             raise BadInput(self.name, f"the HDF5 filter {unknown[0]} on {array.name!r}", allowed, otherwise, remedy)
+        short: list[int] = []  # chunks shorter than their checksum: libhdf5 reads on, and ends the process
         if FLETCHER32 in filters:
-            _check_checksums(array, self.name)
+            array.id.chunk_iter(lambda chunk: short.append(chunk.size) if chunk.size < FLETCHER32_BYTES else None)
+        if short:
+            found = f"a chunk of {array.name!r} has {short[0]} bytes, its checksum 4"
+            raise faults.unreadable(self.name, ValueError(found))
 
 
 def _check_heaps(path: str, name: str) -> None:
@@ -307,19 +281,6 @@ def _check_heaps(path: str, name: str) -> None:
             start = data.find(HEAP, start + 1)
 
 
-def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
-    """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on, and ends the process."""
-    short: list[int] = []
-    dataset.id.chunk_iter(lambda chunk: short.append(chunk.size) if chunk.size < FLETCHER32_BYTES else None)
-    if short:
-        raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
-
-
-def is_zarr(path: str) -> bool:
-    """Return whether a folder is a Zarr array or group."""
-    return any(os.path.isfile(os.path.join(path, file)) for file in ("zarr.json", ".zarray", ".zgroup"))
-
-
 class ZarrTree(Tree):
     """A Zarr group or array on disk or behind a URL, opened once in each process, or an array that is open already."""
 
@@ -336,10 +297,20 @@ class ZarrTree(Tree):
 
     @contextmanager
     def open(self) -> Iterator[Node]:
-        if self._root is None:
-            self._root = _open_node(str(self._place), self.name)
         with faults.reading(self.name):
+            if self._root is None:
+                self._root = self._opened(str(self._place))
             yield self._root
+
+    def _opened(self, path: str) -> Node:
+        try:
+            store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
+            with reaching(path):
+                return zarr.open(store=store, mode="r")
+        except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
+            found = f"no Zarr array or group ({' '.join(str(error).split())[:200]})"
+            allowed = "a folder or URL with a zarr.json, .zarray or .zgroup"
+            faults.throw(BadInput(self.name, found, allowed, "there would be nothing to read", "check the path"))
 
     def get(self, root: Node, path: str) -> Node | None:
         path = path.strip("/")
@@ -356,25 +327,13 @@ class ZarrTree(Tree):
     def digest(self, root: Node, paths: Sequence[str], *options: object) -> str:
         return base.digest(*(_stored(self.array(root, path)) for path in paths), *options)
 
-    def _check_array(self, array: ZarrArray) -> None:
+    def check_array(self, array: ZarrArray) -> None:
         """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
         described: dict[str, Any] = dict(array.metadata.to_dict())
         packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]
         unknown = [codec for codec in _codec_names(packers) if codec not in CODECS]
         if unknown:
             raise faults.pickled(self.name, f"chunks written with the codec {unknown[0]!r}")
-
-
-def _open_node(path: str, name: str) -> Node:
-    with faults.reading(name):
-        try:
-            store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
-            with reaching(path):
-                return zarr.open(store=store, mode="r")
-        except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
-            found = f"no Zarr array or group ({' '.join(str(error).split())[:200]})"
-            allowed = "a folder or URL with a zarr.json, .zarray or .zgroup"
-            faults.throw(BadInput(name, found, allowed, "there would be nothing to read", "check the path"))
 
 
 def _codec_names(codecs: Any) -> Iterator[str]:
@@ -391,18 +350,14 @@ def _stored(array: ZarrArray) -> str:
     """Return a digest of the stored objects' names, sizes and times, or of the values where the store has none."""
     place = array.store_path
     if isinstance(place.store, LocalStore):
-        return base.digest("zarr", *_files(os.path.join(place.store.root, place.path)))
+        root = Path(place.store.root, place.path)
+        files = [(str(path.relative_to(root)), path.stat()) for path in root.rglob("*") if path.is_file()]
+        return base.digest("zarr", *sorted((name, status.st_size, status.st_mtime_ns) for name, status in files))
     if isinstance(place.store, FsspecStore):
         return base.digest("zarr", repr(array.metadata.to_dict()), *_objects(place))
     step = max(1, array.chunks[0])
-    return base.digest(
-        "zarr", *(base.content_digest(array[row : row + step]) for row in range(0, array.shape[0], step))
-    )
-
-
-def _files(root: str) -> list[tuple[str, int, int]]:
-    files = [(str(path.relative_to(root)), path.stat()) for path in Path(root).rglob("*") if path.is_file()]
-    return sorted((name, status.st_size, status.st_mtime_ns) for name, status in files)
+    pieces = (base.content_digest(array[row : row + step]) for row in range(0, array.shape[0], step))
+    return base.digest("zarr", *pieces)
 
 
 def _objects(place: Any) -> list[tuple[str, ...]]:
@@ -423,12 +378,15 @@ AXES |= {"X": ("obs", "var"), "layers": ("obs", "var"), "varm": ("var", None), "
 """By the part of an AnnData that a matrix is in: the data frame of its rows, and that of its columns, if any."""
 
 
-def _open_tree(tree: Tree, request: base.Request) -> base.Table:
-    """Return the table of an array, whose labels may be another array, or of a matrix of an AnnData."""
-    wanted = request.labels_column
+def open_tree(request: base.Request) -> base.Table:
+    """Return the table of an array of a file or a Zarr group, whose labels may be another array, or of an AnnData."""
+    wanted, path = request.labels_column, request.path
+    is_file = os.path.isfile(path)
+    zarr_place = path if is_remote(path) else os.path.abspath(path)
+    tree = Hdf5Tree(base.FileStamp.of(request)) if is_file else ZarrTree(request.name, zarr_place)
     with tree.open() as root:
         located = _locate(tree, root, request.member)
-        if located is None and request.path.lower().endswith(".h5ad"):
+        if located is None and path.lower().endswith(".h5ad"):
             located = "", request.member or ""
         if located is not None:
             return _open_part(tree, root, *located, request)
@@ -441,29 +399,15 @@ def _open_tree(tree: Tree, request: base.Request) -> base.Table:
         return take_label_variable(table, wanted, count, partial(label_pieces, tree, wanted))
 
 
-def open_hdf5(request: base.Request) -> base.Table:
-    """Return the table of a dataset, or of a matrix of an AnnData, which a .h5ad file holds by its name."""
-    return _open_tree(Hdf5Tree(base.FileStamp.of(request)), request)
-
-
-def open_zarr_path(request: base.Request) -> base.Table:
-    """Return the table of an array on disk or behind a URL, or of a matrix of an AnnData."""
-    path = request.path if "://" in request.path else os.path.abspath(request.path)
-    return _open_tree(ZarrTree(request.name, path), request)
-
-
 def _is_anndata(tree: Tree, root: Node, place: str) -> bool:
     """Return whether a group says that it is an AnnData or, as before anndata 0.8, has the layout of one."""
     node = tree.get(root, place)
     if node is None or is_array(node):
         return False
-    frames = (tree.get(root, f"{place}/{frame}") for frame in ("obs", "var"))
-    return _encoding(node) == "anndata" or all(map(_is_frame, frames))
-
-
-def _is_frame(node: Node | None) -> bool:
-    """Return whether a node is a data frame: a group of columns or, before anndata 0.7, an array of records."""
-    return node is not None and ("_index" in node.attrs or (is_array(node) and np.dtype(node.dtype).names is not None))
+    frames = [one for frame in ("obs", "var") if (one := tree.get(root, f"{place}/{frame}")) is not None]
+    # a data frame is a group of columns or, before anndata 0.7, an array of records
+    found = ["_index" in one.attrs or (is_array(one) and np.dtype(one.dtype).names is not None) for one in frames]
+    return _encoding(node) == "anndata" or found == [True, True]
 
 
 def _locate(tree: Tree, root: Node, member: str | None) -> tuple[str, str] | None:
@@ -501,7 +445,7 @@ def _open_part(tree: Tree, root: Node, place: str, part: str, request: base.Requ
     if names is not None and len(names) == table.shape[1]:
         table = replace(table, feature_names=names.tolist())
     if samples is not None:
-        table = replace(table, read_sample_names=partial(_names, tree, samples))
+        table = replace(table, row_names=partial(_names, tree, samples))
     if request.labels_column is None:
         return table
     samples, wanted = samples or f"{below}obs", str(request.labels_column)
@@ -510,7 +454,7 @@ def _open_part(tree: Tree, root: Node, place: str, part: str, request: base.Requ
         found, allowed = f"no columns to look for {wanted!r} in", "a data frame as anndata 0.7 or later writes it"
         otherwise = "the result would be scored against nothing"
         remedy = "write the file again with a recent anndata, or leave labels_column (--labels-column) out"
-        raise BadInput(f"{request.name}, {samples}", found, allowed, otherwise, remedy)
+        raise BadInput(frame, found, allowed, otherwise, remedy)
     column = columns[find_column(frame, wanted, columns, len(columns))]
     path = f"{samples}/{column}"
     count = _column(tree, root, path)[1].shape[0]
@@ -548,9 +492,9 @@ def _matrix_table(tree: Tree, root: Node, below: str, part: str, transpose: bool
 
 
 def _matrices(tree: Tree, root: Node, below: str) -> list[str]:
-    there = [f"{below}{path}" for path in ("X", "raw/X") if tree.get(root, f"{below}{path}") is not None]
-    groups = {f"{below}{group}": tree.get(root, f"{below}{group}") for group in ("layers", "obsm", "obsp")}
-    return there + [f"{group}/{key}" for group, node in groups.items() if node is not None for key in node]
+    groups = [f"{below}{group}" for group in ("layers", "obsm", "obsp")]
+    keys = [f"{group}/{key}" for group in groups for key in tree.get(root, group) or ()]
+    return [path for path in (f"{below}X", f"{below}raw/X") if tree.get(root, path) is not None] + keys
 
 
 @dataclass
@@ -559,7 +503,6 @@ class FrameRows(base.Rows):
 
     tree: Tree
     columns: list[str]
-    n_rows: int
 
     def read(self, start: int, stop: int) -> AnyArray:
         """Return rows start to stop; missing values of nullable columns are NaN."""
@@ -569,26 +512,24 @@ class FrameRows(base.Rows):
 
 
 def _frame_table(tree: Tree, root: Node, path: str) -> base.Table:
-    titles = _columns(tree, root, path)
-    columns = [_column(tree, root, f"{path}/{title}") for title in titles]
-    types = [np.dtype(node.dtype) for _, node, _ in columns]
-    named = [kind == "categorical" or "categories" in node.attrs for kind, node, _ in columns]
-    read = zip(titles, types, named, strict=True)
-    text = [title for title, kind, is_named in read if is_named or kind.kind not in "biuf"]
+    columns = {title: _column(tree, root, f"{path}/{title}") for title in _columns(tree, root, path)}
+    titles = list(columns)
+    text = [
+        title
+        for title, (kind, node, _) in columns.items()
+        if kind == "categorical" or "categories" in node.attrs or np.dtype(node.dtype).kind not in "biuf"
+    ]
     if text:
         found = f"no numbers in the columns {faults.listing(text)} of {path.strip('/')!r}"
         allowed, otherwise = "numbers in every column", "distances between samples would be undefined"
         remedy = "read it with anndata, and give the data frame without these columns"
         raise BadInput(tree.name, found, allowed, otherwise, remedy)
-    shape = base.check_shape(tree.name, (columns[0][1].shape[0] if columns else 0, len(columns)))
-    return base.Table(
-        name=tree.name,
-        shape=shape,
-        dtype=np.result_type(*(np.float64 if kind == "nullable" else node.dtype for kind, node, _ in columns)),
-        rows=FrameRows(tree, [f"{path}/{title}" for title in titles], shape[0]),
-        fingerprint=tree.digest(root, [place for _, _, place in columns], "frame", path, titles),
-        feature_names=titles,
-    )
+    nodes = [node for _, node, _ in columns.values()]
+    kinds = [np.float64 if kind == "nullable" else node.dtype for kind, node, _ in columns.values()]
+    shape = base.check_shape(tree.name, (nodes[0].shape[0] if nodes else 0, len(nodes)))
+    fingerprint = tree.digest(root, [place for _, _, place in columns.values()], "frame", path, titles)
+    rows = FrameRows(tree, [f"{path}/{title}" for title in titles])
+    return base.Table(tree.name, shape, np.result_type(*kinds), rows, fingerprint, feature_names=titles)
 
 
 def _columns(tree: Tree, root: Node, frame: str) -> list[str]:

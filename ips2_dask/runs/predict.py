@@ -21,7 +21,7 @@ from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.choices import partition_bounds
 from ips2_dask.readers import Source, check_block, features_of, is_text_file, open_source
 from ips2_dask.readers.base import LazySource, Table
-from ips2_dask.readers.columns import features_of_numbers, match_columns
+from ips2_dask.readers.columns import columns_of_numbers, match_columns
 from ips2_dask.readers.features import HANDLE_UNKNOWN, TextFormat, check_word
 from ips2_dask.runs import label_results
 from ips2_dask.runs.maintenance import check_there
@@ -93,7 +93,7 @@ def opened(run: Results, X: Any, handle_unknown: str, text: TextFormat | None, c
     if made or X.feature_names == own:
         return X
     if isinstance(X, Table) and not isinstance(X, LazySource):
-        return _light(run, features_of_numbers(X, run.columns))
+        return _light(run, columns_of_numbers(X, run.columns))
     if match_columns(X.name, run.columns, X.feature_names, X.shape[1]) != tuple(range(X.shape[1])):
         found = "columns in another order than the run's"
         allowed = "the columns of the run in their order"
