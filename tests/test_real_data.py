@@ -131,15 +131,6 @@ def test_all_levels_of_assembly_and_both_places_of_blocks_give_the_same_clusters
         np.testing.assert_array_equal(first.labels[sure], other.labels[sure], err_msg=name)
 
 
-@pytest.mark.filterwarnings("ignore:14 of 35 columns are constant")
-def test_soybeans_four_diseases_are_counted_though_two_of_them_share_a_component() -> None:
-    soybean = data("soybean")
-    labels = IPS2("auto").fit_predict(soybean.X)
-    assert len(np.unique(labels)) == 4
-    whole = [len(np.unique(labels[soybean.labels == name])) for name in np.unique(soybean.labels)]
-    assert whole.count(1) >= 3  # no disease but one is torn apart
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.* of 784 columns are constant")
 @pytest.mark.timeout(900)

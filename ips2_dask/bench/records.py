@@ -48,6 +48,7 @@ RECORDS = {
     "noise": Made(f"{RESEARCH}/number_of_clusters.py --noise", 142),
     "copies": Made(f"{RESEARCH}/copies.py", 171),
     "certainty": Made(f"{RESEARCH}/certainty.py", 12),
+    "battery": Made(f"{RESEARCH}/battery.py", 60),
 }
 """In the order in which they are made. Those of the paper have a command of their own, which makes what is missing."""
 

@@ -19,7 +19,7 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import key_digest
 from ips2_dask.typing import Float64
 
-VERSION = 4
+VERSION = 5
 
 
 FINEST = 1e-5
@@ -119,9 +119,13 @@ def _dimension(context: Context) -> float | None:
 
 
 def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evidence:
-    """By trees of density on an embedding for the largest c; of few samples that show little by modularity on U."""
+    """By trees of density on an embedding for the largest c; of few samples that show little by modularity on U.
+
+    The embedding is that of U in one piece: apart, components that are pieces of one cluster, and those that are far
+    clusters of their own, would all be equally far from each other.
+    """
     inner = _inner(context)
-    facts = embedding.embed(inner, executor, report)
+    facts = embedding.embed(inner, executor, report, most=1)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
     found = None
     if density.available():
@@ -135,7 +139,7 @@ def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evid
         choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
     small = _small(inner, facts["large"])
     context.store.remove(inner.folders["label"])
-    return _Evidence(choice, values, facts["embedding_residual"], facts["large"], small)
+    return _Evidence(choice, values, facts["embedding_residual"], facts["u_components"] - len(small), small)
 
 
 def _small(context: Context, large: int) -> list[int]:

@@ -69,17 +69,17 @@ def solve(context: Context, executor: Executor, report: Report) -> dict[str, Any
     return dict(receipt["facts"])
 
 
-def embed(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+def embed(context: Context, executor: Executor, report: Report, most: int | None = None) -> dict[str, Any]:
     """Store the embedding by partition; returns its components, residual and warnings.
 
     Samples of islands take no part in the solve: each gets the row of the sample whose label it takes. What places
-    new samples in the embedding is stored with it.
+    new samples in the embedding is stored with it. Components are joined to at most ``most``, by default c.
     """
     params, store, folder = context.params, context.store, context.folders["label"]
     tol, settled = kernel.solve_limits(params.tol)
     c = params.n_sought
     asked = {"wanted": c, "columns": params.n_embedded, "tol": tol, "settled": settled}
-    divided = divide(context, executor, report, MIN_SHARE, c, asked)["facts"]
+    divided = divide(context, executor, report, MIN_SHARE, most or c, asked)["facts"]
     embedded = context.receipt("label", "embedding")
     if embedded is not None and label_parts.is_complete(context, [EMBEDDING]):
         return dict(embedded["facts"])
@@ -115,7 +115,7 @@ def _follow(context: Context, executor: Executor, report: Report) -> None:
     division = label_parts.division_of(context)
     place = np.where(division.rank >= division.large, division.rank - division.large, -1).astype(np.int64)
     inside = division.rank < division.large
-    found = islands.followed(context, executor, report, "follow", place, inside)
+    found = islands.followed(context, executor, report, place, inside)
     context.store.write(context.folders["label"], FOLLOWED, {"followed": found}, {})
 
 

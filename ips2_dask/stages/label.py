@@ -42,7 +42,7 @@ NUMBERS = "numbers"
 """The part with the final number of each cluster."""
 
 
-VERSION = 10
+VERSION = 11
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
@@ -246,7 +246,7 @@ def _label_leafless(context: Context, executor: Executor, report: Report) -> Non
     if len(without):
         place = np.full(len(table), -1, np.int64)
         place[without] = np.arange(len(without))
-        found = islands.followed(context, executor, report, "leafless", place, has_leaf)
+        found = islands.followed(context, executor, report, place, has_leaf)
         table[without] = _walked_labels(context, found, table)
     if division.islands:
         found = np.asarray(context.read("label", FOLLOWED, "followed"))

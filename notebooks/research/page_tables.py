@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import battery
 import certainty
 import choosing
 import copies
@@ -158,6 +159,7 @@ TABLES: dict[str, Callable[[Document], str]] = {
 DOCS: dict[tuple[str, str], Callable[[Document], str]] = {
     ("labels", "roundings"): lambda document: roundings.markdown(document["results"]),
     ("labels", "copies"): lambda document: copies.markdown(document["results"]),
+    ("labels", "battery"): lambda document: battery.markdown(document["results"]),
     ("labels", "certainty"): lambda document: certainty.markdown(document["results"]),
     ("choosing", "numbers"): lambda document: number_of_clusters.markdown(document["results"]),
     ("choosing", "noise"): lambda document: number_of_clusters.markdown(document["results"]),

@@ -24,10 +24,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARAMS = Params(n_clusters=5)
 
-READ_BY_NEARNESS = ("tensor", "label")
-"""Stages in chunks whose partitions read those parts of others that are near: of four partitions fewer than of more."""
+READ_BY_NEARNESS = ("tensor", "eigen", "fuse", "label")
+"""Stages whose tasks read those parts of others that are near: of four partitions other numbers than of more."""
 
-MOST_A_PARTITION = {"auto": 100, "chunked": 400}
+MOST_A_PARTITION = {"auto": 125, "chunked": 400}
 """Requests of a run in one process that a partition takes, over all stages, fewer than these."""
 
 FOLDER = "ingest-0123456789abcdef"
@@ -108,12 +108,12 @@ def test_the_secret_is_in_nothing_that_is_printed_or_written(ips2: Shell, in_s3:
 
 
 @pytest.mark.parametrize("vectors", ["auto", "chunked"])
-def test_a_partition_takes_the_same_number_of_requests_in_every_stage_of_any_run(in_s3: S3, vectors: str) -> None:
+def test_a_partition_takes_no_more_requests_the_more_there_are(in_s3: S3, vectors: str) -> None:
     table = request_table(in_s3, PARTITIONS, rows=200, vectors=vectors)
     print(*lines(PARTITIONS, table), sep="\n")
     for stage, counts in table.items():
         first, *further = a_partition(PARTITIONS, counts)
-        if vectors == "chunked" and stage in READ_BY_NEARNESS:
+        if stage in READ_BY_NEARNESS:
             assert max(further) < 1.5 * first, stage
         else:
             assert further == [first] * len(further), stage
