@@ -11,6 +11,19 @@ from ips2_dask.errors import BadInput
 from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, parse_bytes, whole
 from ips2_dask.kernels.metrics import METRICS
 
+MAX_DISTANCES_SAMPLES = 20_000
+"""Samples up to which a matrix of all distances is accepted: 1.6 GB."""
+
+MAX_INDEX = 2**31
+"""Samples, and entries of a sparse matrix in one process, that an int32 can't number."""
+
+AT_MOST_SAMPLES = {
+    "n_components": ("at most one a sample", "there would not be as many eigenvectors"),
+    "n_clusters": ("at most one cluster a sample", "some clusters would be empty"),
+    "n_eigenpairs": ("at most one a sample", "there would not be as many"),
+    "n_neighbors": ("at most the number of samples", "a neighbourhood would hold a sample twice"),
+}
+
 LEAST_RECALL = 0.95
 """Recall that the sample graph is refined to: below it too many true neighbours are missing."""
 
@@ -309,3 +322,34 @@ CHOICES: dict[str, tuple[str, ...]] = {
     if field.metadata.get("words")
 }
 """The allowed values of every option whose value is a word."""
+
+
+def check_shape(m: int, f: int, params: Params, name: str) -> None:
+    """Refuse parameters that this many samples can't satisfy.
+
+    Raises
+    ------
+    BadInput
+    """
+    if m < 2:
+        otherwise = "there would be nothing to compare"
+        raise BadInput(name, f"n_samples = {m}", "a minimum of 2 samples", otherwise, "give more than 1 sample")
+    if f < 1:
+        raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
+    if m >= MAX_INDEX:
+        otherwise = "their numbers, which are int32, would overflow"
+        remedy = "give fewer samples, such as every second one, and label the others with `ips2 predict`"
+        raise BadInput(name, f"{m:,} samples", f"fewer than {MAX_INDEX:,}", otherwise, remedy)
+    for option, (allowed, otherwise) in AT_MOST_SAMPLES.items():
+        value = getattr(params, option)
+        if value is not None and value > m:
+            raise BadInput(option, f"{value} with {m} samples", allowed, otherwise, f"give {option}={m} or less")
+    if params.metric == "precomputed" and m != f:
+        found, allowed = f"{m} x {f} values with metric='precomputed'", "a square matrix, samples by samples"
+        otherwise = "rows of features would be read as distances"
+        raise BadInput(name, found, allowed, otherwise, "give the distances of all samples, or another metric")
+    if params.metric == "precomputed" and m > MAX_DISTANCES_SAMPLES:
+        allowed = f"at most {MAX_DISTANCES_SAMPLES} samples with metric='precomputed'"
+        otherwise = f"all distances would take {4 * m * m / 2**30:.0f} GiB"
+        remedy = "give the samples, and a metric or a knn_graph"
+        raise BadInput(name, f"distances of {m} samples", allowed, otherwise, remedy)

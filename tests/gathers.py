@@ -84,7 +84,7 @@ BOUNDS = {
 
 ALLOWED = {
     r"neighbors task (made in|returned by) stages\.sharding\.cells": (
-        "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards"
+        "200 rows a shard decide the cells (stages.sharding.SAMPLE_PER_SHARD), and there are at most 2,500 shards"
     ),
     r"neighbors driver made in stages\.graph_refinement\.true_reach": (
         "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions"

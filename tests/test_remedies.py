@@ -46,9 +46,8 @@ from ips2_dask.datasets.manifold import curved_gaussians
 from ips2_dask.errors import Refused
 from ips2_dask.paper import data as files
 from ips2_dask.paper.baselines import SSC
-from ips2_dask.params import CHOICES
+from ips2_dask.params import CHOICES, check_shape
 from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
-from ips2_dask.plan.checks import check_shape
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import TextFormat
 from ips2_dask.scanpy import ips2
@@ -254,7 +253,7 @@ def done(step: Step, desk: Desk) -> Any:
 
 # ---- runs, in Python and on the command line: what the remedy says is done word for word
 
-FIELDS, PARAMS, CHECKS, SHAPE = "fields.py", "params.py", "pipeline/prepare.py", "plan/checks.py"
+FIELDS, PARAMS, CHECKS, PLAN = "fields.py", "params.py", "pipeline/prepare.py", "plan/plan.py"
 BESIDE = "stages/side_inputs.py"
 LEAVE = f"{CHECKS}: {{}}: leave {{}} out"
 
@@ -289,10 +288,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
         f"{CHECKS}: resolution: give n_clusters='auto', or leave resolution out",
         {"assign_labels": "leiden", "resolution": 2.0},
     ),
-    (f"{SHAPE}: n_eigenpairs: give n_eigenpairs={{}} or less", {"n_eigenpairs": 25}),
-    (f"{SHAPE}: n_components: give n_components={{}} or less", {"n_components": 25}),
-    (f"{SHAPE}: n_clusters: give n_clusters={{}} or less", {"n_clusters": 25}),
-    (f"{SHAPE}: n_neighbors: give n_neighbors={{}} or less", {"n_neighbors": 25}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or less", {"n_eigenpairs": 25}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or less", {"n_components": 25}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or less", {"n_clusters": 25}),
+    (f"{PARAMS}: {{}}: give {{}}={{}} or less", {"n_neighbors": 25}),
     (f"{BESIDE}: similarity: give affinity='precomputed', or leave similarity out", {"similarity": S}),
     (f"{BESIDE}: knn_graph: leave graph out", {"knn_graph": GRAPH, "graph": "exact"}),
     ("stages/ingest.py: {}: use metric='euclidean'", {"metric": "hellinger"}),
@@ -548,21 +547,21 @@ CASES: list[Case] = [
         f"{FIELDS}: {{}}: choose one of them", fit(fusion="both"), tuple(fit(fusion=one) for one in CHOICES["fusion"])
     ),
     Case(
-        f"{SHAPE}: {{}}: give fewer samples, such as every second one, and label the others with `ips2 predict`",
+        f"{PARAMS}: {{}}: give fewer samples, such as every second one, and label the others with `ips2 predict`",
         lambda desk: check_shape(2**31, 4, THREE, "data"),
         (lambda desk: check_shape(2**30, 4, THREE, "data"), "predict {at}/run {at}/x.npy --out {out}.csv"),
     ),
     Case(
-        f"{SHAPE}: {{}}: give the samples, and a metric or a knn_graph",
+        f"{PARAMS}: {{}}: give the samples, and a metric or a knn_graph",
         "plan --shape 20001x20001 --metric precomputed --clusters 3",
         (
             "plan --shape 20001x64 --metric cosine --clusters 3",
             lambda desk: plan_run(TableShape((20001, 64)), THREE, Resources(), knn_graph=True),
         ),
     ),
-    Case(f"{SHAPE}: vectors: give vectors='chunked'", "plan --shape 1000000000x4 --vectors in-core --clusters 3"),
+    Case(f"{PLAN}: vectors: give vectors='chunked'", "plan --shape 1000000000x4 --vectors in-core --clusters 3"),
     Case(
-        f"{SHAPE}: vectors: give fewer samples, or tensor='indecomposable' with vectors='chunked'",
+        f"{PLAN}: vectors: give fewer samples, or tensor='indecomposable' with vectors='chunked'",
         "plan --shape 1000000000x4 --tensor decomposable --clusters 3",
         (
             "plan --shape 1000000x4 --tensor decomposable --clusters 3",
@@ -1320,7 +1319,7 @@ def test_what_a_remedy_says_gets_further(case: Case, desk: Desk) -> None:
             desk.ips2(followed_words(shlex.split(case.wrong), text))
 
 
-MEMORY = "plan/checks.py: {}: {}"
+MEMORY = "plan/plan.py: {}: {}"
 
 
 def limited(shape: tuple[int, int], values: dict[str, Any]) -> str | None:

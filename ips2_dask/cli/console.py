@@ -13,9 +13,9 @@ from rich.table import Table
 from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped
-from ips2_dask.plan.checks import keeps_limit
-from ips2_dask.plan.memory import USABLE, Role
-from ips2_dask.plan.plan import Plan
+from ips2_dask.plan.plan import Plan, keeps_limit
+from ips2_dask.plan.sizes import Role
+from ips2_dask.plan.work import USABLE
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import SCORES, WAYS, count, duration, size, stage_results, without_columns

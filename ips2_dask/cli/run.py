@@ -43,7 +43,7 @@ from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
-from ips2_dask.plan.checks import disk_warning, keeps_limits
+from ips2_dask.plan.plan import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.readers.base import matrix_table

@@ -28,8 +28,8 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
-from ips2_dask.plan.checks import keeps_limit
-from ips2_dask.plan.memory import USABLE
+from ips2_dask.plan.plan import keeps_limit
+from ips2_dask.plan.work import USABLE
 from ips2_dask.runs.maintenance import versions
 from ips2_dask.store.files import open_files
 

@@ -17,7 +17,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.fields import parse_bytes
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
-from ips2_dask.plan.memory import USABLE
+from ips2_dask.plan.work import USABLE
 
 MOST_WORKERS = 4
 """Processes of a local cluster, unless more are asked for."""

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import leiden
-from ips2_dask.params import NOT_READ, Params, Resources
+from ips2_dask.params import NOT_READ, Params, Resources, check_shape
 from ips2_dask.pipeline.keys import Key, stage_keys
-from ips2_dask.plan.checks import check_entries, check_memory, check_shape, keeps_limits
 from ips2_dask.plan.choices import widest
-from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.plan.plan import Plan, check_entries, check_memory, keeps_limits, make_plan
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.base import check_neighbors, neighbor_distances
 from ips2_dask.readers.features import Features, TextFormat

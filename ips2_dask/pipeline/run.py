@@ -21,8 +21,7 @@ from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.manifest import read_stage
 from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, check_machines, open_inputs, prepare
-from ips2_dask.plan.checks import disk_warning
-from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.plan.plan import Plan, disk_warning, make_plan
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.runs.maintenance import check_directory

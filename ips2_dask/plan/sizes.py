@@ -2,208 +2,127 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from functools import cached_property
+from typing import Literal, TypeAlias
 
-from ips2_dask.kernels.eigen import block_width, blocks_held
+import numpy as np
+
+from ips2_dask.kernels.duplicates import n_ranges
+from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.parallel import whole_blocks
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
-from ips2_dask.plan.choices import Choices, joined_rows
+from ips2_dask.plan.choices import Choices, PlanRequest, joined_rows, partition_bounds
+from ips2_dask.stages.component_labels import GROUP
+from ips2_dask.stages.eigen import MAX_RANGES, RANGE
+from ips2_dask.stages.graph_refinement import REACH_TASKS
+from ips2_dask.stages.label import BUCKET_ROWS
+from ips2_dask.stages.sharding import MOST_BATCHES, SPLIT_BYTES
+from ips2_dask.store.layout import ARRAYS, KEPT
+
+Role: TypeAlias = Literal["worker", "driver", "scheduler"]
+"""The processes of a run. The scheduler is one of its own, or shares the driver's process."""
+
+SPREAD = 3.0  # samples near a partition or range over its own: 2.05 at 2,087 samples, 1.44 at 16,000 (measured)
+NEAR_CHUNKS = 20  # that one needs rows of, about, where there are many (measured: docs/plan.md)
+HALOS = "chunks and their halos"
 
 
-@dataclasses.dataclass(frozen=True)
 class Sizes:
-    """Sizes that projections of several stages are made of.
+    """Sizes that projections of several stages are made of; a comment beside each says what it is."""
 
-    Attributes
-    ----------
-    m, f : int
-    params : Params
-    choices : Choices
-    bounds : tuple of int
-        Limits of the partitions.
-    n_workers : int
-    worker_limit : int, optional
-        Bytes that a worker may use; it decides whether results of tasks are expected on its disk, and nothing else.
-    """
+    def __init__(self, m: int, f: int, params: Params, choices: Choices, request: PlanRequest) -> None:
+        self.m, self.f, self.params, self.choices = m, f, params, choices
+        self.bounds = bounds = partition_bounds(m, f, request.rows)
+        self.n_workers, self.worker_limit = max(1, request.n_workers), request.worker_limit
+        self.k = k = params.n_neighbors
+        self.is_chunked = choices.vectors == "chunked"
+        self.solver: Role = "worker" if self.is_chunked else "driver"  # who runs tasks of chunks
+        self.is_dense = params.affinity in ("gaussian", "precomputed") and m <= DENSE_MAX_SAMPLES  # S, V and U
 
-    m: int
-    f: int
-    params: Params
-    choices: Choices
-    bounds: tuple[int, ...]
-    n_workers: int
-    worker_limit: int | None = None
+        # partitions, shards and chunks
+        self.partition_rows = min(m, max(b - a for a, b in itertools.pairwise(bounds)))  # of the largest partition
+        # partitions, at most, after samples are renumbered: each shard ends with a shorter one, and two that follow one
+        # another have more than `joined_rows` samples together, as those have that a larger shard is cut into
+        joined = max(1, joined_rows(m, self.partition_rows))
+        self.n_made = min(len(bounds) - 1 + choices.n_shards, 3 * m // joined + 1)
+        self.shard_members = min(m, -(-2 * m // max(1, choices.n_shards)))  # of the mean shard: a sample is in two
+        self.chunk_rows = min(m, whole_blocks(m, choices.chunk_samples)) if self.is_chunked else m  # at most
+        self.n_chunks = math.ceil(m / self.chunk_rows)
+        # largest share of all samples whose chunks one process works on: tasks of a chunk go where its rows are
+        chunk = self.chunk_rows / m
+        self.worker_share = min(1.0, 1 / self.n_workers + chunk, math.ceil(self.n_chunks / self.n_workers) * chunk)
+        # seconds of tasks of partitions over those of the two workers of the rates; of the process with most chunks
+        self.shared = 2 / self.n_workers
+        self.by_chunks = 2 * self.worker_share if self.is_chunked else 1.0
+        self.items = self._items()
 
-    @property
-    def k(self) -> int:
-        """Neighbours of a sample."""
-        return self.params.n_neighbors
+        # graph and tensor
+        self.samples_bytes = 4 * m * f
+        self.graph_row_bytes = 8 * params.n_stored_neighbors + 8  # neighbours, distances, place in the reverse lists
+        self.local_pairs = k * (k + 1) // 2  # inside one neighbourhood
+        # pairs of the restricted basis, at most: three fourths of all local pairs, as neighbourhoods share some
+        self.n_pairs = min(m * (m + 1) // 2, m * (k * (k - 1) // 2) + m, int(m * self.local_pairs * 0.75) + m)
+        self.entries = m * self.local_pairs * (self.local_pairs + 1) // 2  # of the tensor above its diagonal, at most
+        self.owned_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1  # a bit of each subset of k samples
 
-    @property
-    def n_partitions(self) -> int:
-        """Partitions of the samples."""
-        return len(self.bounds) - 1
+        # eigenvectors and similarities
+        self.n_solved = choices.n_solved(params)
+        self.columns = block_width(self.n_solved)  # of a block of vectors
+        self.n_embedded = min(params.n_embedded, m)
+        # entries of U on one side of its diagonal, at most: V's, and those of S beyond the neighbourhoods; or all
+        beyond = params.n_stored_neighbors - k
+        self.n_fused = m * (m + 1) // 2 if self.is_dense else self.n_pairs + beyond * m
 
-    @cached_property
-    def partition_rows(self) -> int:
-        """Samples of the largest partition."""
-        return min(self.m, max(b - a for a, b in itertools.pairwise(self.bounds)))
+    def _items(self) -> dict[str, int]:
+        """How many items of each kind tasks go over. Tasks of chunks in core are none: they run in the driver."""
+        chunks, n = self.n_chunks if self.is_chunked else 0, len(self.bounds) - 1
+        batches = min(n, math.ceil(4 * self.m * self.f / SPLIT_BYTES))
+        return {
+            "": 0,
+            "rows": n,
+            "digests": n_ranges(self.m),
+            "batches": batches,
+            "groups": math.ceil(math.sqrt(batches)) if batches > MOST_BATCHES else batches,
+            "shards": self.choices.n_shards,
+            "partitions": self.n_made,
+            "reaches": min(self.n_made, REACH_TASKS),
+            "joined partitions": math.ceil(self.n_made / GROUP),
+            "ranges": min(MAX_RANGES, math.ceil(self.m / RANGE)),
+            "chunks": chunks,
+            HALOS: chunks * (1 + min(chunks - 1, NEAR_CHUNKS)),
+            "roundings": 4,
+            "buckets": math.ceil(self.m / BUCKET_ROWS),
+        }
 
-    @property
-    def is_chunked(self) -> bool:
-        """Whether block vectors live in chunks on the workers."""
-        return self.choices.vectors == "chunked"
+    def near(self, rows: float) -> float:
+        """Samples in the neighbourhoods that touch so many consecutive samples; in core all of them may be others."""
+        return min(self.m, (min(self.k, SPREAD) if self.is_chunked else self.k) * rows)
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether the sample graph is searched by shards."""
-        return self.choices.n_shards > 0
+    def kept_bytes(self, stage: str) -> int:
+        """Bytes of the arrays that a stage leaves, by `ips2_dask.store.layout.KEPT`."""
+        kinds = {
+            "all": True,
+            "sharded": self.choices.n_shards > 0,
+            "chunked": self.is_chunked,
+            "indecomposable": self.params.tensor == "indecomposable",
+            "triplets": self.choices.operator == "triplets",
+            "solved on pairs": self.choices.exact,
+            "solved on samples": not self.choices.exact,
+            "sparse": not self.is_dense,
+        }
+        names = (name.split(".") for kind, arrays in KEPT.items() if kinds[kind] for name in arrays)
+        return sum(self._bytes(of, name) for of, name in names if of == stage)
 
-    @property
-    def n_made(self) -> int:
-        """Most partitions after the samples are renumbered by shard.
-
-        Each shard ends with a shorter one. Of joined ones two that follow one another have more than `joined_rows`
-        samples together, and so have those that a larger shard is cut into.
-        """
-        joined = max(1, joined_rows(self.m, self.partition_rows))
-        return min(self.n_partitions + self.choices.n_shards, 3 * self.m // joined + 1)
-
-    @property
-    def shard_members(self) -> int:
-        """Samples of the mean shard; each sample is in two shards."""
-        return min(self.m, -(-2 * self.m // max(1, self.choices.n_shards)))
-
-    # ---- chunks of block vectors
-
-    @property
-    def n_chunks(self) -> int:
-        """Chunks of block vectors: one, where these are in core."""
-        if not self.is_chunked:
-            return 1
-        return math.ceil(self.m / self.chunk_rows)
-
-    @property
-    def chunk_rows(self) -> int:
-        """Most samples of a chunk of block vectors."""
-        return min(self.m, whole_blocks(self.m, self.choices.chunk_samples))
-
-    @property
-    def worker_share(self) -> float:
-        """Largest share of all samples whose chunks one worker works on: tasks of a chunk go where its rows are."""
-        workers, chunk = max(1, self.n_workers), self.chunk_rows / self.m
-        return min(1.0, 1 / workers + chunk, math.ceil(self.n_chunks / workers) * chunk)
-
-    @property
-    def samples_bytes(self) -> int:
-        """Bytes of X."""
-        return 4 * self.m * self.f
-
-    # ---- the graph
-
-    @property
-    def n_stored_neighbors(self) -> int:
-        """Neighbours of a sample that the graph stores."""
-        return max(self.k, 6)
-
-    @property
-    def graph_row_bytes(self) -> int:
-        """Bytes of a sample's neighbours, distances and place in the reverse lists."""
-        return 8 * self.n_stored_neighbors + 8
-
-    @property
-    def graph_bytes(self) -> int:
-        """Bytes of the graph as it is stored."""
-        return self.m * self.graph_row_bytes
-
-    @property
-    def lists_bytes(self) -> int:
-        """Bytes of the graph's lists, which a process reads once and keeps."""
-        return 3 * self.graph_bytes
-
-    # ---- the tensor
-
-    @property
-    def local_pairs(self) -> int:
-        """Pairs inside one neighbourhood."""
-        return self.k * (self.k + 1) // 2
-
-    @cached_property
-    def n_pairs(self) -> int:
-        """Most pairs of the restricted basis: three fourths of all local pairs, as neighbourhoods share some."""
-        m, k = self.m, self.k
-        return min(m * (m + 1) // 2, m * (k * (k - 1) // 2) + m, int(m * self.local_pairs * 0.75) + m)
-
-    @property
-    def entries(self) -> int:
-        """Most entries of the tensor above its diagonal."""
-        return self.m * self.local_pairs * (self.local_pairs + 1) // 2
-
-    @property
-    def triplets_bytes(self) -> int:
-        """Bytes of the entries as triplets."""
-        return 20 * self.entries
-
-    @property
-    def csr_bytes(self) -> int:
-        """Bytes of the whole tensor as CSR."""
-        return 8 * 2 * self.entries
-
-    @cached_property
-    def neighborhoods_bytes(self) -> int:
-        """Bytes of all neighbourhoods: ids, positions, distances, and a bit for each subset that one owns."""
-        k = self.k
-        bits_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1
-        return self.m * (12 * self.local_pairs + 2 * k * k + bits_bytes)
-
-    # ---- block vectors
-
-    @property
-    def n_solved(self) -> int:
-        """Eigenpairs that are solved for."""
-        return self.choices.n_solved(self.params)
-
-    @property
-    def columns(self) -> int:
-        """Columns of a block of vectors."""
-        return block_width(self.n_solved)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block of vectors."""
-        return 4 * self.columns * self.n_pairs
-
-    @cached_property
-    def blocks_bytes(self) -> int:
-        """Bytes of all blocks that the solver holds at once."""
-        return blocks_held(self.n_pairs, self.columns)
-
-    # ---- similarities and the embedding
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether the pairwise similarity is a dense matrix."""
-        return self.params.affinity in ("gaussian", "precomputed") and self.m <= DENSE_MAX_SAMPLES
-
-    @property
-    def n_fused(self) -> int:
-        """Most entries of U on one side of its diagonal: those of V, and of S."""
-        return self.n_pairs + 5 * self.m
-
-    @property
-    def similarity_bytes(self) -> int:
-        """Bytes of S, V and U as they are stored."""
-        return 8 * 3 * self.m * self.m if self.is_dense else 60 * self.n_fused
-
-    @property
-    def embedded_columns(self) -> int:
-        """Columns of a block of vectors in the solve of the embedding."""
-        return block_width(self.n_embedded)
-
-    @property
-    def n_embedded(self) -> int:
-        """Columns of the embedding."""
-        return min(self.params.n_embedded, self.m)
+    def _bytes(self, stage: str, name: str) -> int:
+        """Bytes of an array of all samples."""
+        m, k, n = self.m, self.k, self.params.n_stored_neighbors
+        columns = self.n_solved if self.choices.exact else self.columns
+        lengths = {
+            **{"rows": m, "m": m, "m or rows": m, "rows + 1": m, "f": self.f, "pairs": self.n_pairs},
+            **{"max(k, 6)": n, "rows max(k, 6)": m * n, "k (k - 1) / 2": k * (k - 1) // 2, "bytes": self.owned_bytes},
+            **{"columns": columns, "c": self.params.n_clusters, "d": self.n_embedded},
+            "entries": self.entries if stage == "tensor" else self.n_fused,
+        }
+        axes, dtype = ARRAYS[stage][name].forms[-1 if self.is_dense else 0]
+        return np.dtype(dtype or np.float32).itemsize * math.prod(lengths.get(axis) or int(axis) for axis in axes)

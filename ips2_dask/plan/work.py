@@ -1,345 +1,330 @@
-"""The tasks that stages hand to the scheduler, and about how many seconds they take.
+"""The work of the stages as a table: what tasks go over, what one holds, and how long they take.
 
-Tasks: passes over partitions, shards and chunks, and cycles of solves. The seconds are a guess to a factor of about
-three: their rates were fitted to runs of two workers on two virtual cores of servers. Wider machines are faster, and so
-are tasks of stages that more workers share. Rates marked (estimated) were not measured.
+A row is a kind of task. Memory of a process is what it has anyway and the largest row; tasks are the items of all rows;
+seconds are a rate times what a stage goes over, shared by workers. In core is the same work on one chunk of all
+samples, whose tasks run in the driver. Bytes and rates were measured on processes of two virtual cores of a server,
+where they don't say (estimated): seconds are a guess to a factor of about three.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import NamedTuple
 
-from ips2_dask.kernels.duplicates import n_ranges
-from ips2_dask.kernels.eigen import MAX_PRODUCTS
-from ips2_dask.kernels.levels import PRODUCTS as LEVEL_PRODUCTS
-from ips2_dask.kernels.levels import ROUNDS
+from ips2_dask.kernels import eigen, levels, ritz, rounding, shards
 from ips2_dask.kernels.metrics import METRICS
-from ips2_dask.kernels.neighbors import EXACT_COLUMNS
-from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
-from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
-from ips2_dask.plan.memory import (
-    COARSE_SHARE,
-    SAMPLE_PER_SHARD,
-    SPLIT_BYTES,
-    TWO_LEVEL_MEMBERS,
-    WHOLE,
-    labels_in_buckets,
-    largest_shard,
-    n_ranges_of_pairs,
-    solve_of_embedding,
-    solve_of_samples,
-)
-from ips2_dask.plan.sizes import Sizes
+from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
+from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, SHARD_MEMBERS, comparison_times
+from ips2_dask.plan.sizes import HALOS, Role, Sizes
+from ips2_dask.stages import block_tasks, chunk_levels, kmeans, sharding, views
+from ips2_dask.stages.eigen import RANGE
+from ips2_dask.store.cache import CACHE_BYTES
+from ips2_dask.store.layout import STAGES
 
-# ---- tasks
+ROLES: tuple[Role, ...] = ("worker", "driver", "scheduler")
 
-MAX_TASKS = 60_000  # of one pass, at most: a quarter of a minute of the scheduler's time
-PRODUCTS = 20.0  # of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)
-SETTLED_PRODUCTS = 50  # of a solve on pairs without a tolerance: 14 to 75 on the open sets (measured)
-EMBEDDING_FILTERS = 2  # of U at the finest level after the first, until the gaps have settled (measured)
-MOST_TASKS = 16_000  # that are sent before the ones sent earlier have ended (`stages.block_tasks`)
-NEAR_CHUNKS = 20  # that a chunk needs rows of, about, where there are many (measured: docs/plan.md)
-SUMS = 6  # tasks of a chunk, after a filter, for Gram matrices, rotations and residuals
-WALK_PRODUCTS = SPREAD_PRODUCTS + WALK + 3  # labels beyond a tree's sample, what nothing reaches, and certainty
-JOINED = 16  # partitions whose pieces are joined in one task (`stages.component_labels`)
-CUTS = 4  # passes over chunks: the largest degree, k-means on two widths, and a density
-ISLAND_PASSES = 4  # weights, sums, central samples, and the nearest ones outside
-SPLIT_TWICE_ABOVE = 16  # batches above which rows are sorted by shard in two passes
-REACH_TASKS = 256  # tasks at most that find the true neighbours of the recall's rows
+USABLE, HELD = 0.9, 0.6
+"""Shares of a worker's limit: what a plan counts on, since a little above the worker is ended; and above which Dask
+writes results of tasks to disk (``distributed.worker.memory.target``)."""
 
+EXACT, LEIDEN = "solve on pairs", "communities"
+"""Rows of the driver: the pairs' eigenvectors are solved for, and it finds Leiden's communities."""
 
-class Pass(NamedTuple):
-    """A kind of work of a stage: a task for each of its partitions, shards or chunks, or those of a whole solve."""
+MAX_TASKS = 60_000
+"""Tasks that the scheduler should know at a time, at most: a quarter of a minute of its time."""
 
-    name: str
-    tasks: int
-    times: int = 1
-    """How often it is done; the scheduler forgets the tasks of one time before the next."""
-    at_once: int | None = None
-    """Tasks of one time that the scheduler knows together, where these are not all."""
+# bytes
+PROCESS = 420 << 20  # of one that has done nothing: Python, NumPy, SciPy, Numba's compiler, Dask
+AFTER_SOLVE = {"driver": 200 << 20, "worker": 96 << 20}  # more after a solve: modules, code, memory not given back
+TASK_BYTES = 8_500  # of a task that the scheduler knows: 7.3 to 9.3 kB
+WORKER_BYTES, SCHEDULER_BYTES = 1 << 20, 200 << 20  # of a worker that it knows, and of itself (estimated)
+RECEIPT_BYTES = 2_000  # of a part of a partition, whose receipt the driver has read (estimated)
+EQUAL_ROW_BYTES, NUMBERED_ROW_BYTES = 48, 96  # on disk while equal rows are found; besides X while digests are sorted
+ROW_ENTRY_BYTES = 16  # of a sample on its way to a shard where rows are merged: first row, and number of rows
+SHARD_SPREAD = 4  # members of the largest shard over those of the mean shard, at most
+LOCAL_COPIES = 3  # times that a local graph is in memory while it is put together
+TOUCHED = 1.75  # samples that a chunk touches over its own: 1.72 in 40 chunks
+LOOKED_UP_BYTES, NUMBERED_BYTES = 32, 24  # of pairs among which pairs are looked up, and of each pair then
+FUSED_BYTES, CUT_BYTES = 120, 90  # of an entry of U on one side of its diagonal while it is made, and in a cut
+COARSE_SHARE, COARSE_ENTRIES = 0.2, 24  # nodes of the next coarser graph, and entries of its rows: 15 to 30
+NODE_BYTES = 40  # of a node of a graph: degree, component, sample, priority, state and aggregate
+LEIDEN_EDGE_BYTES = 150  # of an entry of U on one side of its diagonal: entries, igraph's graph, communities
 
-
-@dataclasses.dataclass(frozen=True)
-class Tasks:
-    """The tasks of a stage.
-
-    Attributes
-    ----------
-    passes : tuple of Pass
-    """
-
-    passes: tuple[Pass, ...]
-
-    @property
-    def total(self) -> int:
-        """Tasks of all passes."""
-        return sum(one.tasks * one.times for one in self.passes)
-
-    @property
-    def known(self) -> int:
-        """Most tasks that the scheduler knows at a time: those of the largest pass."""
-        return max(one.tasks if one.at_once is None else min(one.tasks, one.at_once) for one in self.passes)
-
-
-def n_products(sizes: Sizes) -> int:
-    """About how many products the solve on pairs needs; 0 where they are not solved for."""
-    if not sizes.choices.exact:
-        return 0
-    tol = sizes.params.tol
-    return SETTLED_PRODUCTS if tol is None else min(MAX_PRODUCTS, round(PRODUCTS * max(1.0, -math.log10(tol))))
-
-
-def stage_tasks(sizes: Sizes) -> dict[str, Tasks]:
-    """Tasks of each stage; those of a sharded graph have at most a partition a shard more than before."""
-    made, roundings = sizes.n_made, 4
-    passes = {
-        "ingest": _ingest(sizes),
-        "neighbors": _neighbors(sizes),
-        "tensor": [Pass("pairs and neighbourhoods", made, 2)],
-        "assemble": [Pass("degrees", made)],
-        "eigen": [Pass("sums of pairs", n_ranges_of_pairs(sizes))],
-        "fuse": [Pass("fuse", made, 2)],
-        "label": [Pass("roundings", roundings)],
-    }
-    if sizes.is_chunked:
-        passes |= _chunked(sizes)
-    return {stage: Tasks(tuple(some)) for stage, some in passes.items()}
-
-
-def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
-    """Passes of the stages that are others where vectors are in chunks."""
-    made, chunks, m = sizes.n_made, sizes.n_chunks, sizes.m
-    contraction = [Pass("pieces and components", made, 2), Pass("joined pieces", math.ceil(made / JOINED))]
-    sums = 2 if sizes.params.fusion == "normalized" else 0
-    return {
-        "tensor": [Pass("edges and reverse lists", made, 2), Pass("pairs and neighbourhoods", made, 2)],
-        "assemble": [*contraction, Pass("degrees", made)],
-        "eigen": [*_levels(sizes, "the sample graph"), Pass("sums of pairs", n_ranges_of_pairs(sizes))],
-        "fuse": [Pass("entries", made), Pass("row sums", made, sums), Pass("fused", made)],
-        "label": [
-            *contraction,
-            Pass("islands", made, ISLAND_PASSES),
-            Pass("U of chunks", chunks),
-            *_levels(sizes, "the fused similarity"),
-            Pass("filter of the fused similarity", _filter_tasks(sizes), EMBEDDING_FILTERS, _at_once(sizes)),
-            Pass("embedding", made, 2),
-            Pass("drawn rows", made),
-            Pass("trees and starts", 4),
-            Pass("labels by k-means", made, 2),
-            Pass("cuts", chunks, CUTS),
-            Pass("walks", _product_tasks(sizes), WALK_PRODUCTS, _at_once(sizes)),
-            Pass("labels", made, 4),
-            Pass("buckets", labels_in_buckets(m)),
-        ],
-    }
-
-
-def _ingest(sizes: Sizes) -> list[Pass]:
-    """Statistics and samples; of equal rows digests and numbers, and the partitions of distinct samples at most."""
-    n, read = sizes.n_partitions, [Pass("statistics and samples", sizes.n_partitions, 2)]
-    if not sizes.params.merges_rows:
-        return read
-    return [*read, Pass("digests, numbers and distinct rows", n, 4), Pass("ranges of digests", n_ranges(sizes.m), 2)]
-
-
-def _neighbors(sizes: Sizes) -> list[Pass]:
-    n, made, n_shards = sizes.n_partitions, sizes.n_made, sizes.choices.n_shards
-    if not n_shards:
-        return [Pass("search", n)]
-    batches = min(n, math.ceil(4 * sizes.m * sizes.f / SPLIT_BYTES))
-    groups = math.ceil(math.sqrt(batches)) if batches > SPLIT_TWICE_ABOVE else batches
-    return [
-        Pass("sample, assign, and look for what is assigned", n, 3),
-        Pass("cells, and counts of them", groups + 1),
-        Pass("split, in one pass or two", batches, 2),
-        Pass("search and numbers", n_shards, 2),
-        Pass("samples, their numbers and merged lists", made, 3),
-        Pass("truth", min(made, REACH_TASKS)),
-    ]
-
-
-def _product_tasks(sizes: Sizes) -> int:
-    """Tasks of a product in chunks: one of each chunk, and one for the rows of every other chunk that it needs."""
-    return sizes.n_chunks * (1 + min(sizes.n_chunks - 1, NEAR_CHUNKS))
-
-
-def _filter_tasks(sizes: Sizes) -> int:
-    """Tasks of a filter in chunks, with the sums after it."""
-    return LEVEL_PRODUCTS * _product_tasks(sizes) + SUMS * sizes.n_chunks
-
-
-def _n_levels(sizes: Sizes) -> int:
-    """Levels of a graph that are in chunks, the finest among them."""
-    return max(1, 1 + math.ceil(math.log(max(1.0, COARSE_SHARE * sizes.m / WHOLE)) / -math.log(COARSE_SHARE)))
-
-
-def _at_once(sizes: Sizes) -> int:
-    """Tasks of products that the scheduler knows at a time: some are sent when most of the ones before have ended."""
-    return MOST_TASKS + _product_tasks(sizes)
-
-
-def _levels(sizes: Sizes, name: str) -> list[Pass]:
-    """The levels of a graph in chunks: seeds and merged rows downwards, a filter of each upwards.
-
-    A coarser graph has as many fewer chunks as it has nodes.
-    """
-    halo, all_levels = _product_tasks(sizes), sum(COARSE_SHARE**level for level in range(_n_levels(sizes)))
-    return [
-        Pass(f"levels of {name}", round(((2 * ROUNDS + 4) * halo + 10 * sizes.n_chunks) * all_levels), 1, halo),
-        Pass(f"filters of {name}", round(_filter_tasks(sizes) * all_levels), 1, _at_once(sizes)),
-    ]
-
-
-# ---- seconds
-
-OVERHEAD = 0.3  # seconds of a stage that has next to nothing to do
-INGEST = 9e-8  # seconds per value
+# seconds
+SCHEDULER_TASK, TASK = 2.5e-4, 3e-4  # of a task in the scheduler, and with the driver, by simulated workers
+PART = 1.6e-3  # of a part that a process reads, on a local disk
+OVERHEAD, DRIVER_PARTS = 0.3, 2  # of a stage that has next to nothing to do; parts of a partition the driver waits for
+INGEST = 9e-8  # per value
 COMPARE = 4e-11  # per pair of samples that is compared, and feature, plus 64 features for what every pair costs
-TENSOR = 5e-7  # per sample and local pair, in core
-CHUNKED_TENSOR = 1.4e-6  # the same in chunks, with their operators: 1.2e-6 to 1.5e-6 from 200,000 to 10,000,000 samples
-DEGREES = 8e-7  # the same
-START = 1.2e-5  # per sample: a graph put together, its levels
-PAIR_SUMS = 8e-7  # per sample and local pair: one pass over the pairs
-LEVELS_TIMES = 1.3  # products of all levels over those of the finest
+CELL_ROUNDS = 10  # of k-means of the cells
+TENSOR, DEGREES, PAIR_SUMS, FUSE = 6e-7, 8e-7, 8e-7, 6e-7  # per sample and local pair
+LEVELS = 1.2e-5  # per sample: a graph put together, its levels
+LABEL = 3.3e-6  # per sample and cluster
+LEIDEN_EDGE, LEIDEN_TRIALS = 3.5e-6, 8  # per entry of U, and searches where c is given: on 8.6 million entries
 ENTRY = 1.8e-10  # per stored entry and column of a product
 BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for each column that it multiplies
-FUSE = 6e-7  # per sample and local pair
-LABEL = 3.3e-6  # per sample and cluster
-LEIDEN = 3.5e-6  # per edge of U: its graph and one search for communities (measured on 8.6 million edges)
-LEIDEN_TRIALS = 8  # searches, where a number of clusters is given (estimated)
-
-SCHEDULER_TASK = 2.5e-4  # per task in the scheduler: .20 to .28 ms (measured with simulated workers)
-CLIENT_TASK = 5e-5  # per task in the driver (measured there)
-PART = 1.6e-3  # per part that a process reads, on a local disk (measured)
-NEAR_PARTS = 10  # parts of near partitions that a task reads, most being in its cache (estimated)
-DRIVER_PARTS = 2  # parts of a partition that the driver waits for in a stage; others are read meanwhile (estimated)
-BUCKET_PARTS = 4  # arrays of a partition that the task of a bucket reads: the user's numbers, labels, certainty, marks
-DRAWN_PARTS = 3  # arrays of a partition's drawn rows that a tree's task reads
-STREAM = 2e-9  # per byte that is read in order (estimated: half a gigabyte a second)
-CHUNKED_SAMPLES_TIMES = 2.0  # times as long takes a product of samples in chunks as in core (estimated)
-SPILLED_TIMES = 2.0  # times as long takes a solve whose results are written to disk (estimated)
-CHECKPOINTS = 1.1  # times as long takes a solve with its checkpoints: a limit that is enforced
-FUSED_SHARE = 0.52  # entries of U over the plan's bound: 16.6 a row at k = 5 (measured)
-CELL_ROUNDS = 10  # of k-means of the cells: a limit that is enforced
-TREES = 10.0  # trees of the sample, and the starts of k-means on another (estimated)
+PAIR_PRODUCTS = 20.0, 50  # of a solve on pairs for each decimal of its tolerance, and without one: 14 to 90
+SPILLED_TIMES = 2.0  # times as long takes a solve whose results are written to disk
 
 
-def stage_seconds(sizes: Sizes) -> dict[str, float]:
-    """About how long each stage takes."""
-    m, q = sizes.m, sizes.local_pairs
-    f, spread = min(sizes.f, SHARD_FEATURES), _spread(sizes)
-    work = {
-        "ingest": INGEST * m * f * spread,
-        "neighbors": _comparison(sizes, _compared(sizes), f),
-        "tensor": TENSOR * m * q * spread,
-        "assemble": DEGREES * m * q,
-        "eigen": _eigen(sizes),
-        "fuse": FUSE * m * q * spread,
-        "label": LABEL * m * sizes.params.n_clusters,
-    }
-    if sizes.is_chunked:
-        more = _chunked_seconds(sizes)
-        work = {stage: more.get(stage, seconds) for stage, seconds in work.items()}
-        tasks = stage_tasks(sizes)
-        handed = {stage: (SCHEDULER_TASK + CLIENT_TASK) * tasks[stage].total for stage in work}
-        looked_at = DRIVER_PARTS * PART * sizes.n_made
-        work = {stage: seconds + handed[stage] + looked_at for stage, seconds in work.items()}
-    if sizes.params.assign_labels == "leiden":
-        trials = 1 if sizes.params.max_clusters is not None else LEIDEN_TRIALS
-        work["label"] += LEIDEN * trials * FUSED_SHARE * sizes.n_fused
-    return {stage: OVERHEAD + seconds for stage, seconds in work.items()}
+def usable(limit: int) -> int:
+    """The bytes that a plan counts on of a worker's memory limit."""
+    return int(USABLE * limit)
 
 
-def _eigen(sizes: Sizes) -> float:
-    """Seconds of the sample graph's vectors and of what is made of them, in core."""
-    m, k = sizes.m, sizes.k
-    graph = START * m + LEVEL_PRODUCTS * LEVELS_TIMES * ENTRY * sizes.columns * (2 * k - 1) * m
-    if not sizes.choices.exact:
-        return graph + PAIR_SUMS * m * sizes.local_pairs
-    return graph + n_products(sizes) * _product(sizes)
+class Row(NamedTuple):
+    """A kind of task, or what a process does by itself: the tasks of each item, and the bytes that one holds."""
+
+    role: Role
+    name: str
+    terms: tuple[tuple[str, int], ...]
+    over: str = ""
+    """The kind of the items, as of `Sizes.items`; none for what a process does by itself."""
+    times: int = 1
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all terms together."""
+        return sum(size for _, size in self.terms)
+
+    @property
+    def largest(self) -> tuple[str, int]:
+        """The largest term."""
+        return max(self.terms, key=lambda term: term[1])
+
+    def tasks(self, z: Sizes) -> int:
+        """Tasks of all items."""
+        return self.times * z.items[self.over]
+
+    def known(self, z: Sizes) -> int:
+        """Most of them that the scheduler knows at a time: those of one pass, or of products that are sent together."""
+        items = z.items[self.over]
+        return min(levels.PRODUCTS * items, block_tasks.MOST_TASKS + items) if self.over == HALOS else items
 
 
-def _product(sizes: Sizes) -> float:
-    """Seconds of a product in core."""
-    if sizes.choices.assembled or sizes.choices.operator == "triplets":
-        return ENTRY * sizes.columns * (3 * sizes.entries // 2)
-    return sizes.m * sizes.local_pairs**2 * (BLOCK + COLUMN * sizes.columns)
+class Work(NamedTuple):
+    """The rows of a stage, its seconds, and bytes on disk: besides what it leaves, and on each worker's own."""
+
+    rows: list[Row]
+    seconds: float
+    transient: int = 0
+    scratch: int = 0
+    products: int = 0
 
 
-def _chunked_seconds(sizes: Sizes) -> dict[str, float]:
-    """Seconds of the stages that are others where vectors are in chunks, without those of scheduler and driver."""
-    m, k, q, c, spread = sizes.m, sizes.k, sizes.local_pairs, sizes.params.n_clusters, _spread(sizes)
-    slowest = 2 * sizes.worker_share  # the worker with the most chunks, over the two of the measured rates
-    samples, entries = CHUNKED_SAMPLES_TIMES * slowest * ENTRY, FUSED_SHARE * 2 * sizes.n_fused
-    one = LEVEL_PRODUCTS * LEVELS_TIMES * samples
-    graph = one * sizes.columns * (2 * k - 1) * m + START * m * slowest
-    embedding = one * (1 + EMBEDDING_FILTERS) * sizes.embedded_columns * entries + START * m * slowest
-    kmeans = 2 * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
-    walks = WALK_PRODUCTS * samples * c * entries
-    rounds = -(-labels_in_buckets(m) // max(1, sizes.n_workers))
-    ordered = rounds * (13 * m * STREAM + BUCKET_PARTS * PART * sizes.n_made)
-    drawn = DRAWN_PARTS * PART * sizes.n_made
-    near = PART * min(NEAR_PARTS, sizes.n_made) * sizes.n_made / max(1, sizes.n_workers)
-    work = {
-        "tensor": CHUNKED_TENSOR * m * q * spread + near,
-        "assemble": DEGREES * m * q * slowest + near,
-        "eigen": graph * _times_spilled(sizes, "eigen") + PAIR_SUMS * m * q * slowest + near,
-        "fuse": FUSE * m * q * spread + near,
-        "label": CHECKPOINTS * embedding * _times_spilled(sizes, "label") + kmeans + walks + ordered + drawn + TREES,
-    }
-    if sizes.is_sharded:
-        work["neighbors"] = _search(sizes, min(sizes.f, SHARD_FEATURES)) + near
-    return work
+def _row(name: str, over: str = "", times: int = 1, role: Role = "worker", /, **holds: float) -> Row:
+    """A row; underscores of terms stand for spaces, and terms of 0 are left out."""
+    terms = tuple((term.replace("_", " "), int(n)) for term, n in holds.items() if int(n))
+    return Row(role, name, terms, over, times)
 
 
-def _times_spilled(sizes: Sizes, stage: str) -> float:
-    """Times as long as in the workers' memory takes a solve whose results don't fit into it."""
-    solve = solve_of_samples(sizes) if stage == "eigen" else solve_of_embedding(sizes)
-    return SPILLED_TIMES if solve.phases(sizes)[1] else 1.0
+def work(z: Sizes, resident: int = 0) -> dict[str, Work]:
+    """The work of each stage. ``resident``: bytes that the input's format needs in one process to be read at all."""
+    of_stages = (_ingest(z, resident), _neighbors(z), _tensor(z), _assemble(z), _eigen(z), _fuse(z), _label(z))
+    return dict(zip(STAGES, of_stages, strict=True))
 
 
-def _search(sizes: Sizes, f: int) -> float:
-    """Seconds of a sharded search: the cells, their nearest ones, and the shards, the largest of which is one task."""
-    n_shards, one = sizes.choices.n_shards, 2 * COMPARE * (sizes.f + 64)
-    cells = one * min(sizes.m, SAMPLE_PER_SHARD * n_shards) * n_shards * CELL_ROUNDS
-    nearest = one * sizes.m * n_shards / max(1, sizes.n_workers)
-    largest = largest_shard(sizes)
-    compared = _compared_in_shard(sizes, largest) * comparison_times(sizes.params.metric)
-    longest = 2 * COMPARE * largest * compared * (f + 64)
-    return cells + nearest + max(longest, _comparison(sizes, _compared(sizes), f))
+def _graph(z: Sizes, samples: float) -> float:
+    """Bytes of the graph of so many samples while it is put together; a task in core has that of all."""
+    return LOCAL_COPIES * z.graph_row_bytes * (min(z.m, samples) if z.is_chunked else z.m)
 
 
-def exact_seconds(sizes: Sizes) -> float:
-    """About how long it takes to compare every pair, where that follows a graph of low recall; 0 elsewhere."""
-    if not sizes.choices.exact_after:
-        return 0.0
-    return comparison_times(sizes.params.metric) * _comparison(sizes, sizes.m, sizes.f)
+def _measured(z: Sizes) -> dict[str, float]:
+    """Terms of the rows of X that a partition's distances are measured on: of given distances all may be needed."""
+    if z.params.metric == "precomputed":
+        return {"given_distances": 12 * z.m * z.m}
+    return {"rows_of_neighbours": 24 * z.f * z.near(z.partition_rows), "cache": min(z.samples_bytes, CACHE_BYTES)}
 
 
-def _spread(sizes: Sizes) -> float:
-    """Seconds in those of the two workers that the rates were measured with."""
-    return 2 / max(1, sizes.n_workers)
+def _ingest(z: Sizes, resident: int) -> Work:
+    """Statistics and samples; of equal rows digests, numbers and the partitions of distinct samples at most."""
+    rows, merged = z.partition_rows, z.m if z.params.merges_rows else 0
+    partition = 24 * rows * z.f
+    table = [
+        _row("partition", "rows", 2, rows_of_a_partition=partition),
+        _row("partition", "", 1, "driver", rows_of_a_partition=partition, input_held_whole=resident),
+    ]
+    if merged:
+        terms = {"numbers": NUMBERED_ROW_BYTES * rows, "rows": 8 * rows * z.f}
+        table.append(_row("distinct rows", "rows", 4, cache=min(z.samples_bytes, CACHE_BYTES), **terms))
+        table.append(_row("equal rows", "digests", 2))
+    return Work(table, INGEST * z.m * min(z.f, SHARD_FEATURES) * z.shared, EQUAL_ROW_BYTES * merged)
 
 
-def _compared(sizes: Sizes) -> int:
-    """Samples that each sample is compared with for the graph, in comparisons by a matrix product."""
-    members = sizes.m
-    if sizes.choices.n_shards:
-        members = 2 * _compared_in_shard(sizes, sizes.shard_members)  # each sample is in two shards
-        if METRICS[sizes.params.metric].compares_pairs:  # pynndescent compares a sample with no more
-            members = min(members, DESCENT_MEMBERS[0])
-    return comparison_times(sizes.params.metric) * members
+def _neighbors(z: Sizes) -> Work:
+    """The sharded graph reads a shard at a time; an exact search reads all of X in every process."""
+    m, f, n_shards = z.m, z.f, z.choices.n_shards
+    compares_pairs, times = METRICS[z.params.metric].compares_pairs, comparison_times(z.params.metric)
+    used = min(f, SHARD_FEATURES)
+    if not n_shards:
+        terms = {"samples": z.samples_bytes, "graph": m * z.graph_row_bytes}
+        table = [_row("search", "rows", **terms), _row("search", "", 1, "driver", **terms)]
+        return Work(table, _compared(z, m * times, used))
+    batch = min(z.samples_bytes, max(sharding.SPLIT_BYTES, 4 * z.partition_rows * f))
+    lists, members = 8 * z.params.n_stored_neighbors, min(m, SHARD_SPREAD * z.shard_members)
+    of_row = ROW_ENTRY_BYTES if z.params.merges_rows else 0
+    divided = members > shards.LARGE * SHARD_MEMBERS[1] and not compares_pairs
+    shard = {"shard": 4 * members * ((4 if compares_pairs else 2) * f + 64), "rows_of_the_input": 3 * of_row * members}
+    table = [
+        _row("sample, assign and check", "rows", 3),
+        _row("cells and their members", "groups"),
+        _row("split", "batches", 2, batch_of_rows=4 * batch, rows_of_the_input=3 * of_row * batch // (4 * f)),
+        _row("search", "shards", 2, **shard, lists_of_sub_cells=2 * lists * members * divided),
+        _row("samples, numbers and merged lists", "partitions", 3),
+        _row("recall", "reaches"),
+        _row("recall", "", 1, "driver", true_neighbours=min(m, RECALL_ROWS) * lists * z.items["reaches"]),
+    ]
+
+    def compared(members: int) -> int:  # others in a shard, or in two sub-cells; pynndescent looks at no more
+        at_once = members <= shards.LARGE * SHARD_MEMBERS[1]
+        return times * min(members, DESCENT_MEMBERS[0] if compares_pairs else members if at_once else 4 * EXACT_COLUMNS)
+
+    of_cells = 2 * COMPARE * (f + 64) * n_shards  # k-means of the drawn rows in one process, then the nearest of each
+    cells = of_cells * (CELL_ROUNDS * min(m, sharding.SAMPLE_PER_SHARD * n_shards) + m * z.shared / 2)
+    longest = 2 * COMPARE * (used + 64) * members * compared(members)  # the largest shard is one task
+    search = _compared(z, (1 if compares_pairs else 2) * compared(z.shard_members), used)
+    return Work(table, cells + max(longest, search), 2 * m * (4 * f + lists + 12 + of_row))
 
 
-def _compared_in_shard(sizes: Sizes, members: int) -> int:
-    """Members of a shard that each is compared with: in a large one those of its two sub-cells."""
-    if METRICS[sizes.params.metric].compares_pairs:
-        return min(members, DESCENT_MEMBERS[0])
-    return members if members <= TWO_LEVEL_MEMBERS else 2 * 2 * EXACT_COLUMNS
-
-
-def _comparison(sizes: Sizes, compared: int, f: int) -> float:
+def _compared(z: Sizes, others: int, f: int) -> float:
     """Seconds of comparing each sample with so many others in f features."""
-    return COMPARE * sizes.m * compared * (f + 64) * 2 / max(1, sizes.n_workers)
+    return COMPARE * z.m * others * (f + 64) * z.shared
+
+
+def exact_seconds(z: Sizes) -> float:
+    """About how long it takes to compare every pair, where that follows a graph of low recall; 0 elsewhere."""
+    return _compared(z, comparison_times(z.params.metric) * z.m, z.f) if z.choices.exact_after else 0.0
+
+
+def _tensor(z: Sizes) -> Work:
+    """Pairs and neighbourhoods by partition, from the graph near it."""
+    rows = z.partition_rows
+    each = 16 * z.owned_bytes + 12 * z.local_pairs + 4 * z.k**2
+    made = rows * (80 * z.entries // z.m if z.choices.operator == "triplets" else each)
+    terms = {"graph": _graph(z, z.near(rows)), "neighbourhoods": made, **_measured(z)}
+    passes = 4 if z.is_chunked else 2  # there reverse lists are exchanged first
+    return Work([_row("neighbourhoods", "partitions", passes, **terms)], TENSOR * z.m * z.local_pairs * z.shared)
+
+
+def _pairs(z: Sizes, rows: int, columns: int) -> dict[str, float]:
+    """Terms of a task on the pairs of so many samples: their rows of the operator, and of so many columns."""
+    centers = z.near(rows)
+    pairs, own = (n / z.m * z.n_pairs for n in (centers, min(z.m, rows)))
+    operator = centers * ((NUMBERED_BYTES + 4) * z.local_pairs + 2 * z.k**2 + z.owned_bytes)
+    if z.choices.operator == "triplets":
+        operator = 64 * z.entries * centers / z.m
+    return {
+        "graph": 0 if z.is_chunked else _graph(z, z.m),
+        "cache": CACHE_BYTES,
+        "rows_of_the_operator": operator,
+        "pairs_looked_up": LOOKED_UP_BYTES * min(views.PAIRS_AT_ONCE, z.n_pairs),
+        "touched_pairs": (60 + 4 * min(columns, ritz.COLUMNS)) * pairs,
+        "columns_of_its_pairs": 12 * columns * own,
+    }
+
+
+def _assemble(z: Sizes) -> Work:
+    """Degrees by partition, and components by contraction."""
+    degrees = _row("degrees", "partitions", 3, **_pairs(z, z.partition_rows, 2))
+    return Work(
+        [degrees, _row("joined pieces", "joined partitions")], DEGREES * z.m * z.local_pairs * z.shared, 16 * z.m
+    )
+
+
+def _solve(z: Sizes, name: str, columns: int, entries: int, filters: int, graph: float = 0) -> tuple[list[Row], int]:
+    """A solve on blocks of samples by levels, and the bytes that Dask writes to each worker's disk.
+
+    ``entries`` of the matrix; ``filters`` at the finest level; ``graph``: bytes that stay. A worker holds its share of
+    what tasks leave for others, on disk where it does not fit. In core a task has no copies of what is held.
+    """
+    share, part, block, copies = z.worker_share, z.chunk_rows / z.m, 4 * z.m * columns, int(z.is_chunked)
+    touched, all_levels = TOUCHED if copies else 1.0, 1 / (1 - COARSE_SHARE)  # each level has a share of the one above
+    matrix = share * (8 * entries + NODE_BYTES * z.m)
+    blocks = {"blocks_of_the_filter": 3 * share * block, "rows_of_other_chunks": (touched - 1) * share * block}
+    held = int(matrix + sum(blocks.values()))
+    product = (3 * copies + 2 * touched) * part * block
+    filtered = {"rows_of_a_chunk": copies * part * 8 * entries, "product_of_a_chunk": product}
+    merged = {"rows_of_a_chunk": part * 20 * entries, "merged_rows": part * COARSE_SHARE * COARSE_ENTRIES * 60 * z.m}
+    nodes = min(chunk_levels.WHOLE, COARSE_SHARE * z.m)
+    coarse = nodes * (COARSE_ENTRIES * 3 * 16 + NODE_BYTES + 20 * columns)
+    more, halos = filters - 1, levels.PRODUCTS + 2 * levels.ROUNDS + 4  # of one level with its filter
+    products, of_chunks = round(halos * all_levels + levels.PRODUCTS * more), round(16 * all_levels + 6 * more)
+
+    def rows(kept: bool) -> list[Row]:
+        terms = {"graph": graph, "matrix_of_its_chunks": kept * matrix}
+        held_blocks, as_it_is = blocks if kept else {}, kept * share * 12 * entries
+        filters = _row(f"filter of {name}", HALOS, products, z.solver, **terms, **held_blocks, **filtered)
+        made = _row(f"levels of {name}", "chunks", of_chunks, z.solver, **terms, matrix_as_it_is=as_it_is, **merged)
+        return [filters, made, _row(f"coarsest level of {name}", "", 1, z.solver, **terms, coarse_graph=coarse)]
+
+    limit, largest = z.worker_limit if z.is_chunked else None, PROCESS + max(row.bytes for row in rows(True))
+    fits = limit is None or (largest <= usable(limit) and held <= HELD * limit)
+    return rows(fits), 0 if fits else held
+
+
+def _eigen(z: Sizes) -> Work:
+    """The sample graph's vectors by levels, and sums over the pairs by range; or the pairs' eigenvectors."""
+    entries, columns, q, triplets = (2 * z.k - 1) * z.m, z.columns, z.local_pairs, z.choices.operator == "triplets"
+    table, scratch = _solve(z, "the sample graph", columns, entries, 1, 0 if z.is_chunked else _graph(z, z.m))
+    seconds = (
+        (LEVELS * z.m + levels.PRODUCTS * ENTRY * columns * entries) * z.by_chunks * (SPILLED_TIMES if scratch else 1)
+    )
+    if not z.choices.exact:
+        table.append(_row("sums of pairs", "ranges", **_pairs(z, RANGE, columns)))
+        sums = 3 * 8 * columns**2 * z.items["ranges"]
+        return Work(table, seconds + PAIR_SUMS * z.m * q * z.shared, sums, scratch)
+    csr, assembled = 16 * z.entries, z.choices.assembled
+    operator = 20 * z.entries + 2 * csr if triplets else z.m * (12 * q + 2 * z.k**2 + z.owned_bytes)
+    terms = {"graph": z.m * z.graph_row_bytes, "operator": operator, "blocks": eigen.blocks_held(z.n_pairs, columns)}
+    whole = csr + 48 * z.n_pairs if assembled else 0
+    table.append(_row(EXACT, "", 1, "driver", assembled_operator=whole, **terms))
+    product = z.m * q**2 * (BLOCK + COLUMN * columns)
+    if assembled or triplets:
+        product = ENTRY * columns * 1.5 * z.entries
+    (each, settled), tol = PAIR_PRODUCTS, z.params.tol
+    count = settled if tol is None else min(eigen.MAX_PRODUCTS, round(each * max(1.0, -math.log10(tol))))
+    return Work(table, seconds + count * product, 8 * columns * z.n_pairs, scratch, count)
+
+
+def _fuse(z: Sizes) -> Work:
+    """S, V and U by partition; dense ones by the driver."""
+    rows, normalized = z.partition_rows, z.params.fusion == "normalized"
+    terms = {"graph": _graph(z, z.near(rows)), "vectors": z.near(rows) * (4 * z.columns + 24 * z.n_solved)}
+    similarities = FUSED_BYTES * z.n_fused * rows // z.m
+    fuse = _row(
+        "fuse a partition", "partitions", 2 + 2 * normalized, similarities=similarities, **terms, **_measured(z)
+    )
+    dense = _row("fuse", "", 1, "driver", dense_similarity=48 * z.n_fused if z.is_dense else 0)
+    return Work([fuse, dense], FUSE * z.m * z.local_pairs * z.shared, 32 * z.m * normalized)
+
+
+def _label(z: Sizes) -> Work:
+    """The solve on U, trees and k-means of drawn rows, walks and cuts on U, and labels by partition and by bucket."""
+    m, c, d, fused, chunk = z.m, z.params.n_clusters, z.n_embedded, z.n_fused, z.chunk_rows
+    columns = eigen.block_width(d)
+    table, scratch = _solve(z, "the fused similarity", columns, 2 * fused, 3)
+    own = 0 if scratch else z.worker_share
+    starts, cache = 8 * d * min(m, kmeans.START_ROWS), min(CACHE_BYTES, 24 * fused)
+    points, distances = 24 * d * z.partition_rows, 24 * (c + d) * min(z.partition_rows, rounding.ROWS)
+    walk = {"shares_of_clusters": own * (1 + TOUCHED) * 4 * c * m}
+    if z.is_chunked:
+        walk["matrix_of_its_chunks"] = own * (16 * fused + NODE_BYTES * m)
+    else:  # parts stay in this process until the stage ends
+        walk["rows_of_samples"] = 4 * m * (3 * d + c + columns)
+    table += [
+        _row("components, islands, embedding, drawn rows and labels", "partitions", 13),
+        _row("joined pieces", "joined partitions"),
+        _row("trees and starts", "roundings"),
+        _row("k-means", "partitions", 2, cache=min(cache, 4 * d * m), points=points, distances=distances),
+        _row("walks", HALOS, rounding.SPREAD_PRODUCTS + rounding.WALK + 3),
+        _row("U and cuts", "chunks", 5, z.solver, entries_of_a_chunk=CUT_BYTES * fused * chunk // m, **walk),
+        _row("labels in the user's order", "buckets"),
+        _row("roundings", "", 1, "driver", sample_of_the_starts=starts, small_matrices=16 * columns**2 * z.n_chunks),
+    ]
+    # one task reads parts of all partitions: drawn rows, and those of a bucket
+    seconds = LABEL * m * c * z.by_chunks * (SPILLED_TIMES if scratch else 1) + 7 * PART * z.n_made
+    if z.params.assign_labels == "leiden":
+        trials = 1 if z.params.max_clusters is not None else LEIDEN_TRIALS
+        seconds += LEIDEN_EDGE * trials * fused / 2
+        table.append(_row(LEIDEN, "", 1, "driver", graph_of_all_samples=LEIDEN_EDGE_BYTES * fused, labels=40 * m))
+    return Work(table, seconds, 12 * m * columns + 16 * fused, scratch)

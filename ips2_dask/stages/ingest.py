@@ -14,8 +14,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
 from ips2_dask.kernels.metrics import METRICS
-from ips2_dask.params import Params
-from ips2_dask.plan.checks import check_shape
+from ips2_dask.params import Params, check_shape
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.base import NeighborDistances

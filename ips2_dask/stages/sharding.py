@@ -21,13 +21,18 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import shards, similarity
 from ips2_dask.plan.choices import joined_rows
-from ips2_dask.plan.memory import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import graph_refinement, metric_views
 from ips2_dask.stages.graph_refinement import edges_prefix, lists_prefix
 from ips2_dask.stages.shard_search import RANKS, SAMPLES, SHARD, is_divided, n_listed, numbers, rank, samples, search
 from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
 from ips2_dask.typing import AnyArray
+
+SAMPLE_PER_SHARD = 200
+"""Samples, per shard, that are drawn to place the cells."""
+
+SPLIT_BYTES = 256 << 20
+"""Bytes of a batch of rows that a task sorts by shard, at most."""
 
 MOST_BATCHES = 16
 """Batches of rows that a shard's search reads slices of, at most. Of more batches that a whole stage has, groups of

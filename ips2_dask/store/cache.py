@@ -9,7 +9,8 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-from ips2_dask.plan.memory import CACHE_BYTES
+CACHE_BYTES = 256 << 20
+"""Most bytes of what is cached and not pinned."""
 
 Key = tuple[str | int | None, ...]
 Value = TypeVar("Value")

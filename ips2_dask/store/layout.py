@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -24,8 +25,11 @@ READS = {
 STAGES = tuple(READS)
 
 
+_FORM = re.compile(r"[:,] \(((?:[^()]|\([^()]*\))*)\)(?: ((?:u?int|float)\d+))?")
+
+
 class Array(NamedTuple):
-    """Meaning and packing of a stored array.
+    """Meaning, shape, dtype and packing of a stored array.
 
     ``packed`` arrays are compressed with zstd; all of them carry a crc32c, and are filled with NaN, or with an integer
     that no array holds, where nothing was written. Those read ``by_rows`` have small chunks.
@@ -34,6 +38,15 @@ class Array(NamedTuple):
     meaning: str
     packed: bool
     by_rows: bool = False
+
+    @property
+    def forms(self) -> list[tuple[list[str], str]]:
+        """The lengths of its axes in words, and its dtype, "" for one that differs, as ``meaning`` ends.
+
+        Where there are two such pairs, the second is of a run that keeps all pairs of samples.
+        """
+        forms = _FORM.findall(self.meaning)
+        return [(re.split(r",(?![^(]*\)) ?", shape.removesuffix(",")), dtype) for shape, dtype in forms]
 
 
 _BY_CONTRACTION = {
@@ -159,14 +172,14 @@ ARRAYS: dict[str, dict[str, Array]] = {
     },
     "fuse": {
         "entries": Array("pairs (i, j), i <= j, of the similarities: (entries, 2) int32", True),
-        "pairwise": Array("S there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
-        "high_order": Array("V there: (entries,) float64", False),
+        "pairwise": Array("S there: (entries,) float64; with all pairs kept, its rows: (rows, m) float64", False),
+        "high_order": Array("V there: (entries,) float64; with all pairs kept, its rows: (rows, m) float64", False),
         "touched": Array("samples that a partition has entries of, ascending: (n,) int32", True, True),
         "halves": Array("their row sums of S and V in its entries, in exact halves: (n, 2, 2) float64", False, True),
         "source_start": Array("where the senders of each partition begin: (partitions + 1,) int64", True),
         "sources": Array("sender, and its first row and one past the last: (n, 3) int32", True),
         "row_sums": Array("row sums of S and V of a partition's samples: (rows, 2) float64", False),
-        "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
+        "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float64", False),
     },
     "label": {
         **_BY_CONTRACTION,
@@ -216,6 +229,23 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "inertia": Array("the k-means objective of the best of some starts: (1,) float64", False),
     },
 }
+
+KEPT = {
+    "all": (
+        *("ingest.samples", "neighbors.indices", "neighbors.distances", "tensor.pairs", "assemble.components"),
+        *("fuse.pairwise", "fuse.high_order", "fuse.fused", "label.labels", "label.certainty", "label.labels"),
+        *("label.certainty", "label.shares", "label.embedding", "label.pairwise_basis", "label.high_order_basis"),
+    ),
+    "sharded": ("neighbors.samples", "neighbors.order"),
+    "chunked": ("tensor.reverse_start", "tensor.reverse_centers", "tensor.reverse_columns"),
+    "indecomposable": ("tensor.blocks", "tensor.owned", "assemble.degrees"),
+    "triplets": ("tensor.indices_0", "tensor.indices_1", "tensor.values"),
+    "solved on pairs": ("eigen.vectors",),
+    "solved on samples": ("eigen.start",),
+    "sparse": ("fuse.entries",),
+}
+"""The arrays of all samples that stay when their stage ends, by the kind of runs that have them; some are there twice.
+"""
 
 
 def key_digest(content: Mapping[str, object]) -> str:

@@ -14,7 +14,7 @@ from ips2_dask import Params, Refused, Resources, run
 from ips2_dask.clusters.config import DRIVER_MEMORY
 from ips2_dask.clusters.resources import Machines, machines_of
 from ips2_dask.pipeline.prepare import plan_run
-from ips2_dask.plan.memory import usable
+from ips2_dask.plan.work import usable
 
 GIB = 1 << 30
 X = np.random.default_rng(0).normal(size=(90, 4))

@@ -20,7 +20,7 @@ from ips2_dask.clusters.connect import executor, wait_for_workers, with_least_wo
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare
 from ips2_dask.pipeline.run import needed_bytes
-from ips2_dask.plan.memory import USABLE
+from ips2_dask.plan.work import USABLE
 
 GIB = 1 << 30
 

@@ -23,13 +23,12 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Job, Report, SerialExecutor
 from ips2_dask.fields import parse_bytes
+from ips2_dask.params import check_shape
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.prepare import Inputs, plan_run, prepare
-from ips2_dask.plan.checks import check_memory, check_shape
 from ips2_dask.plan.choices import LARGE_PARTITION, MAX_PARTITIONS, choose, partition_bounds
-from ips2_dask.plan.memory import USABLE
-from ips2_dask.plan.plan import make_plan
-from ips2_dask.plan.work import MAX_TASKS, SCHEDULER_TASK
+from ips2_dask.plan.plan import check_memory, make_plan
+from ips2_dask.plan.work import MAX_TASKS, SCHEDULER_TASK, USABLE
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.store.context import Context

@@ -19,12 +19,12 @@ from ips2_dask.cli.main import main
 from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.fields import parse_bytes
+from ips2_dask.params import check_shape
 from ips2_dask.pipeline.prepare import plan_run
-from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
-from ips2_dask.plan.memory import USABLE, Role
-from ips2_dask.plan.plan import Plan, make_plan
-from ips2_dask.plan.work import MAX_TASKS
+from ips2_dask.plan.plan import Plan, check_entries, check_memory, disk_warning, keeps_limits, make_plan
+from ips2_dask.plan.sizes import Role
+from ips2_dask.plan.work import MAX_TASKS, USABLE
 from ips2_dask.readers import open_source
 
 GIB = 1 << 30

@@ -136,7 +136,6 @@ def test_rings_in_pieces_are_joined_by_their_shortest_edges() -> None:
     assert found._context.facts["label"]["u_components"] > 6
     assert adjusted_rand_score(truth, found.labels) == 1
     assert adjusted_rand_score(truth, run(X, Params(n_clusters=3), Resources(vectors="chunked")).labels) == 1
-    assert adjusted_rand_score(truth, run(X, Params(n_clusters="auto")).labels) == 1
 
 
 def brute_force(X: Array) -> components.Nearest:

@@ -18,8 +18,8 @@ from ips2_dask.errors import Refused
 from ips2_dask.kernels import leiden as kernel
 from ips2_dask.params import EMBEDDED_BEYOND, MAX_CLUSTERS
 from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
-from ips2_dask.plan.checks import check_memory
-from ips2_dask.plan.memory import LEIDEN
+from ips2_dask.plan.plan import check_memory
+from ips2_dask.plan.work import LEIDEN
 
 igraph = pytest.importorskip("igraph")
 

@@ -97,7 +97,7 @@ def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
         found.append(dict(reads))
     for few, many in zip(*([r[f"neighbors {name}"] for name in ("indices", "distances")] for r in found), strict=True):
         assert many == 2 * few
-        assert few <= 3 * 4
+        assert few <= 5 * 4  # of each of four partitions once in a stage, and twice where two kinds of tasks read it
 
 
 def test_row_sums_are_of_the_samples_of_their_partition(tmp_path: Path) -> None:
