@@ -82,6 +82,9 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
 
 def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: Path) -> tuple[Context, Solve]:
     """A run as far as solves look at it, with a chunk a partition, and its sizes."""
+    if samples <= levels.COARSEST:
+        allowed, otherwise = f"more than {levels.COARSEST}", "their graph would have no levels"
+        raise BadInput("--samples", str(samples), allowed, otherwise, "give more --samples")
     params = Params(n_clusters=clusters)
     planned = choose(samples, FEATURES, params, "chunked")
     grid = grid_rows(samples)
@@ -91,9 +94,6 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
         allowed = "a number below that of chunks, of which there are two or more"
         otherwise = "a chunk would need rows of chunks that are not there"
         raise BadInput("--near", f"{near} with {n} chunks", allowed, otherwise, "give fewer --near, or more --chunks")
-    if samples <= levels.COARSEST:
-        allowed, otherwise = f"more than {levels.COARSEST}", "their graph would have no levels"
-        raise BadInput("--samples", str(samples), allowed, otherwise, "give more --samples")
     context = Context(
         store=ZarrStore(str(folder / "run")),
         params=params,
