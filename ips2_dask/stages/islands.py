@@ -59,7 +59,7 @@ def connected(context: Context, executor: Executor, report: Report, sizes: Int64
     """Components divided into at most ``most`` large ones and islands.
 
     Where more are large, the shortest edges join all components, small ones too, but for the longest of these edges
-    that part enough rows (`kernels.components.cut_tree`).
+    that part enough rows (`kernels.components.cut_tree`). What no edge of finite length joins stays apart.
 
     ``sizes`` (components,) int64: rows of the input in each component of U; ``share``: as of
     `kernels.components.divide_sizes`.
@@ -70,7 +70,7 @@ def connected(context: Context, executor: Executor, report: Report, sizes: Int64
         return division, np.empty((0, 2), np.int32), np.empty(0)
     drawn = _draw(context, executor, report, sizes, np.ones(len(sizes), np.bool_))
     tree = kernel.spanning_tree(drawn.component, drawn.nearest)
-    _check_reached(len(sizes) - len(tree.edges) <= most)
+    _check_reached(len(sizes) - len(tree.edges) <= context.params.n_sought)
     between = drawn.component[tree.edges]
     kept = kernel.cut_tree(between, sizes.astype(np.float64), least, most)
     graph = sp.coo_array((np.ones(kept.sum()), between[kept].T), shape=(len(sizes),) * 2)

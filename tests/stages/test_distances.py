@@ -508,6 +508,14 @@ def test_more_components_than_clusters_are_refused_where_no_distance_says_which_
     assert len(set(run(near, Params(n_clusters=2, metric="precomputed")).labels.tolist())) == 2
 
 
+def test_clusters_that_no_distance_joins_are_counted() -> None:
+    X, truth = make_blobs(240, centers=4, cluster_std=0.4, random_state=0)
+    graph = neighbours(X, 12)
+    assert connected_components(graph)[0] == 4
+    labels = run(graph, Params(n_clusters="auto", metric="precomputed")).labels
+    assert adjusted_rand_score(truth, labels) == 1
+
+
 def test_sparse_blocks_of_dask_are_refused_until_they_are_computed() -> None:
     d = neighbours(samples(), 8)
     array = da.from_array(d.toarray(), (20, 47)).map_blocks(sparse.csr_matrix)
