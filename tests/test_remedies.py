@@ -486,7 +486,7 @@ def failing_disk(step: Callable[[Desk], Any]) -> Callable[[Desk], Any]:
 
     def inner(desk: Desk) -> None:
         with desk.patch.context() as patch:
-            patch.setattr("ips2_dask.scanpy._writer", lambda: full)
+            patch.setattr("anndata.io.write_elem", full)
             step(desk)
 
     return inner
