@@ -34,6 +34,9 @@ a power of two but for them."""
 VANISHED = 2.0**-75
 """Below it the square of a difference is zero in float32."""
 
+AT_ONCE = 64
+"""Rows that are float64 at one time: those of 784 features stay in a core's cache, which takes a third of the time."""
+
 
 class Statistics(NamedTuple):
     """Sums over rows as unevaluated pairs high + low, so that rounding leaves no trace of the cuts; and the range.
@@ -65,13 +68,16 @@ def _accumulate(X, shift, factor, total, square):  # type: ignore[no-untyped-def
             _add(square, t, z * z)
 
 
-def column_statistics(X: Float64, shift: Float64) -> Statistics:
-    """Statistics of the columns of X (n, f) float64 about ``shift`` (f,)."""
+def column_statistics(X: AnyArray, shift: Float64) -> Statistics:
+    """Statistics of the columns of X (n, f) about ``shift`` (f,)."""
     f = X.shape[1]
-    low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
+    ends = (X.min(axis=0), X.max(axis=0)) if len(X) else (np.full(f, np.inf), np.full(f, -np.inf))
+    low, high = (end.astype(np.float64) for end in ends)
     exponent = _exponents(np.maximum(high - shift, shift - low))
     statistics = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), low, high)
-    _accumulate(X, shift, np.ldexp(1.0, -exponent), statistics.total, statistics.square)
+    for a in range(0, len(X), AT_ONCE):
+        some = X[a : a + AT_ONCE].astype(np.float64)
+        _accumulate(some, shift, np.ldexp(1.0, -exponent), statistics.total, statistics.square)
     return statistics
 
 
@@ -199,7 +205,7 @@ def directionless(X: Float64, metric: str) -> NDArray[np.bool_]:
     return np.asarray(spread <= 4 * np.finfo(np.float64).eps * largest)
 
 
-def turned_rows(X: Float64, scale: str, metric: str, columns: Columns | None = None) -> Float64:
+def turned_rows(X: AnyArray, scale: str, metric: str, columns: Columns | None = None) -> AnyArray:
     """Rows (rows, f) as they are before their columns are centred: for some scales and metrics of length 1.
 
     Of rows of length 1 the Euclidean distance is sqrt(2 (1 - cos)); less their means first, sqrt(2 (1 - r)). That of
@@ -232,11 +238,15 @@ def standardize(
     ``l2`` and the angular metrics divide each row by its length first, see `turned_rows`. A sample too far off for
     float32 is infinite.
     """
-    samples64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
-    with np.errstate(over="ignore"):
-        samples = samples64.astype(np.float32)
+    samples, rounded = np.empty(X.shape, np.float32), 0
     whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and not METRICS[metric].needs_direction
-    return samples, int(np.count_nonzero(samples != samples64)) if whole else 0
+    for a in range(0, len(X), AT_ONCE):
+        some = turned_rows(X[a : a + AT_ONCE].astype(np.float64), scale, metric, columns)
+        some = (some - center) / spread * np.ldexp(1.0, -exponent)
+        with np.errstate(over="ignore"):
+            samples[a : a + AT_ONCE] = some
+        rounded += int(np.count_nonzero(samples[a : a + AT_ONCE] != some)) if whole else 0
+    return samples, rounded
 
 
 SYMMETRIC_TO = 1e-5

@@ -76,8 +76,8 @@ def _row_statistics(context: Context, b: int) -> TaskResult:
     return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
 
 
-def _checked_rows(context: Context, b: int) -> tuple[Float64, NDArray[np.int64]]:
-    """The rows of partition b that stay, (rows, f) float64, and their numbers in the input, (rows,)."""
+def _checked_rows(context: Context, b: int) -> tuple[AnyArray, NDArray[np.int64]]:
+    """The rows of partition b that stay, (rows, f), and their numbers in the input, (rows,)."""
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     rows = np.arange(*context.span(b))
@@ -86,18 +86,20 @@ def _checked_rows(context: Context, b: int) -> tuple[Float64, NDArray[np.int64]]
         block, rows = block[staying], rows[staying]
     else:
         check_block(block, context.bounds[b], source["name"], source["feature_names"])
-    return block.astype(np.float64), rows
+    return block, rows
 
 
-def _statistics(context: Context, X: Float64) -> dict[str, AnyArray]:
+def _statistics(context: Context, X: AnyArray) -> dict[str, AnyArray]:
     """The sums of the columns of X (rows, f) about the shift: an array to store."""
     sums = kernel.column_statistics(X, np.array(context.facts["ingest"]["shift"]))
     stacked = [sums.exponent[None].astype(np.float64), sums.total, sums.square, sums.low[None], sums.high[None]]
     return {"statistics": np.concatenate(stacked)}
 
 
-def _prepared(context: Context, X: Float64, rows: NDArray[np.int64] | list[int]) -> Float64:
+def _prepared(context: Context, X: AnyArray, rows: NDArray[np.int64] | list[int]) -> AnyArray:
     """Rows X of these numbers as the metric wants them before columns are centred; what it can't compare is refused."""
+    if context.metric.needs_direction or context.params.scale == "l2":
+        X = X.astype(np.float64)  # other rows stay as they are
     columns = _columns(context)
     name = context.facts["ingest"]["source"]["name"]
     check_rows(X if columns is None else columns.of(X), rows, name, context.metric.name)
