@@ -67,9 +67,9 @@ def drawn(m: int, most: int, seed: int) -> Int64:
     return np.sort(np.random.default_rng([seed, 11]).choice(m, most, replace=False))
 
 
-def tree_sizes(m: int) -> tuple[int, int]:
-    """Samples that a tree of m samples is built on, and where the points have many dimensions."""
-    return min(max(TREE_SAMPLES[0], m // 10), TREE_SAMPLES[1]), DIFFUSE_SAMPLES
+def tree_samples(m: int) -> int:
+    """Samples that a tree of m samples is built on, unless the points have many dimensions."""
+    return min(max(TREE_SAMPLES[0], m // 10), TREE_SAMPLES[1])
 
 
 def dimension(points: Float32, seed: int) -> float:

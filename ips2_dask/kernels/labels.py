@@ -24,7 +24,7 @@ from ips2_dask.kernels.eigen import (
     leading_eigenpairs,
 )
 from ips2_dask.kernels.operator import MatrixOperator
-from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
+from ips2_dask.kernels.rounding import commute_weights
 from ips2_dask.kernels.sparse import Matrix, normalized
 from ips2_dask.typing import Float, Float32, Float64, Int32
 
@@ -162,25 +162,13 @@ class Partitioning(NamedTuple):
 def kmeans_best(points: Matrix, n_clusters: int, seed: int, numbers: Sequence[int], starts: int = 1) -> Partitioning:
     """The best of several k-means++ starts of k-means: so many for each (seed, number), which decides them.
 
-    One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
-    points the starts see a sample, and all points move the best one's means on until they stay. (scikit-learn's
-    mini-batches would take time that grows with the square of m: each draw goes through all points.)
+    One call for all of them: of some hundred points its checks take longer than a start.
     """
     states = [_state(seed, number) for number in numbers]
     with coinciding():
         if isinstance(points, np.ndarray) and points.dtype == np.float32 and points.size <= FEW_VALUES:
             return _fitted(KMeans(n_clusters, init=_PlusPlus(states, starts), n_init=len(states) * starts), points)
-        return best([_best_of(points, n_clusters, state, starts) for state in states])
-
-
-def _best_of(points: Matrix, n_clusters: int, state: int, starts: int) -> Partitioning:
-    """The best of several starts that one random state decides."""
-    m = points.shape[0]
-    fitted = KMeans(n_clusters, n_init=starts, random_state=state)
-    if m > SAMPLE_STARTS_ABOVE:
-        rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
-        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
-    return _fitted(fitted, points)
+        return best([_fitted(KMeans(n_clusters, n_init=starts, random_state=state), points) for state in states])
 
 
 def _fitted(kmeans: KMeans, points: Matrix) -> Partitioning:

@@ -48,14 +48,6 @@ RESTARTS = 10
 FEW_SAMPLES = 500
 """Samples from which k-means has more starts."""
 
-SAMPLE_STARTS_ABOVE = 50_000
-"""Above so many samples k-means starts on some of them, and goes on from the best start with all."""
-
-START_SAMPLES = 1 << 15
-"""Samples that it starts on then. On embeddings of 70,000 to a million samples the best of ten starts on so many has
-the inertia of the best on all, or on four times as many, to within what seeds differ by (2 %), in a third of the time.
-"""
-
 
 def kmeans_restarts(m: int) -> int:
     """Starts of k-means: ten, and up to fifty for some hundred to some thousand points.

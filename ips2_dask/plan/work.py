@@ -304,7 +304,7 @@ def _label(z: Sizes) -> Work:
     columns = eigen.block_width(d)
     table, scratch = _solve(z, "the fused similarity", columns, 2 * fused, 3)
     own = 0 if scratch else z.worker_share
-    starts, cache = 8 * d * min(m, kmeans.START_ROWS), min(CACHE_BYTES, 24 * fused)
+    starts, cache = 8 * d * min(m, kmeans.most_drawn()), min(CACHE_BYTES, 24 * fused)
     points, distances = 24 * d * z.partition_rows, 24 * (c + d) * min(z.partition_rows, rounding.ROWS)
     walk = {"shares_of_clusters": own * (1 + TOUCHED) * 4 * c * m}
     if z.is_chunked:

@@ -1,8 +1,7 @@
 """Rounding of an embedding that is stored by partition: draws of its rows, trees and k-means on them, labels of all.
 
-A draw depends on the user's numbers alone. Of up to some hundred thousand rows it is all of them; of more, the centres
-of the draw's best partition label the others. Rounds on all rows would change 423 of 300,000 labels of generated data,
-and NMI from .8184 to .8183.
+A draw depends on the user's numbers alone. Of more rows than it has the centres of its best partition label the others.
+Rounds on all rows would change ARI and NMI of MNIST's k-means by less than .0005.
 """
 
 from __future__ import annotations
@@ -24,14 +23,19 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float32, Int32, Int64
 
-START_ROWS = 1 << 17
-"""About as many rows of the embedding are drawn for the starts of k-means."""
+START_ROWS = 1 << 15
+"""About as many rows of the embedding are drawn for k-means. On MNIST's all rows have the same inertia to .02 %."""
 
 DRAWN = "drawn-"
 """Prefix of the parts with the rows that each partition draws."""
 
 DRAW = 23
 """Purpose of `kernels.draws`: rows for starts and trees, so that the fewer of a tree are among those of the starts."""
+
+
+def most_drawn() -> int:
+    """About as many rows of the embedding are drawn at most."""
+    return max(START_ROWS, *density.TREE_SAMPLES)
 
 
 def labels_prefix(columns: int) -> str:
@@ -56,9 +60,9 @@ def drawn_rows(context: Context, b: int) -> TaskResult:
     """The rows of partition b that are drawn, with their samples and their user's numbers; none of islands."""
     points, inside = _embedded(context, b)
     users = np.asarray(context.user_numbers(b)).astype(np.int64)
-    most = max(START_ROWS, *density.TREE_SAMPLES)
-    drawn = draws.among(draws.hashes(users, context.params.random_state, DRAW), most, context.m)
-    rows = np.flatnonzero(drawn if inside is None else drawn & inside)
+    rows = _among(context, users, most_drawn())
+    if inside is not None:
+        rows = rows[inside[rows]]
     arrays: dict[str, AnyArray] = {
         "embedding": points[rows],
         "drawn": (context.span(b)[0] + rows).astype(np.int32),
@@ -85,15 +89,16 @@ def one_rounding(context: Context, part: str) -> TaskResult:
 
 def _tree(context: Context, task: Rounding) -> TaskResult:
     points, samples, users = _gathered(context, task.columns)
-    hashed = draws.hashes(users, context.params.random_state, DRAW)
-    rows = np.arange(0)
-    for most in density.tree_sizes(context.m):
-        rows = np.flatnonzero(draws.among(hashed, most, context.m))
-        if len(rows) <= density.DIFFUSE_SAMPLES:
-            break
+    rows = _among(context, users, density.DIFFUSE_SAMPLES)
+    if len(rows) < len(users):
         if density.dimension(points[rows], context.params.random_state) <= density.MAX_DIMENSION:
-            break
+            rows = _among(context, users, density.tree_samples(context.m))
     return _density_part(context, points[rows], samples[rows])
+
+
+def _among(context: Context, users: Int64, most: int) -> Int64:
+    """Places of about ``most`` of the drawn rows, by their user's numbers."""
+    return np.flatnonzero(draws.among(draws.hashes(users, context.params.random_state, DRAW), most, context.m))
 
 
 def _density_part(context: Context, points: Float32, samples: NDArray[np.integer]) -> TaskResult:
@@ -114,11 +119,15 @@ def _density_part(context: Context, points: Float32, samples: NDArray[np.integer
 def _starts(context: Context, task: Rounding) -> TaskResult:
     """The centres of the best start; of rows of U themselves its labels (m,)."""
     rows, c, seed = context.params.clusters_rows, context.params.n_clusters, context.params.random_state
-    points = read_similarity(context, "fused") if rows else _gathered(context, task.columns)[0]
+    if rows:
+        points = read_similarity(context, "fused")
+    else:
+        points, _, users = _gathered(context, task.columns)
+        points = points[_among(context, users, START_ROWS)]
     n = points.shape[0]
     if n <= c:
         best = kernel.Partitioning(0.0, np.arange(n, dtype=np.int32))
-    elif not rounding.FEW_SAMPLES <= n <= rounding.SAMPLE_STARTS_ABOVE:
+    elif n < rounding.FEW_SAMPLES:
         best = kernel.kmeans_best(points, c, seed, [0], rounding.RESTARTS)
     else:
         best = kernel.kmeans_best(points, c, seed, range(rounding.kmeans_restarts(n)))

@@ -142,4 +142,4 @@ def test_copies_have_no_dimension() -> None:
 @pytest.mark.parametrize(("m", "n"), [(90, 100), (150, 100), (1500, 150), (9000, 200)])
 def test_a_tree_is_built_on_a_tenth_between_its_limits(m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(density, "TREE_SAMPLES", (100, 200))
-    assert density.tree_sizes(m) == (n, density.DIFFUSE_SAMPLES)
+    assert density.tree_samples(m) == n

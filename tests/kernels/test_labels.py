@@ -177,26 +177,6 @@ def test_k_means_takes_dense_and_sparse_points() -> None:
         assert found.labels.dtype == np.int32
 
 
-def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_of_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rng = np.random.default_rng(7)
-    points = rng.normal(size=(3000, 4)) + 3 * rng.normal(size=(5, 4))[rng.integers(5, size=3000)]
-    whole = labels.kmeans_best(points, 5, 0, [0], 10)
-    monkeypatch.setattr(labels, "SAMPLE_STARTS_ABOVE", 2000)
-    monkeypatch.setattr(labels, "START_SAMPLES", 300)
-    seen = []
-    fit = labels.KMeans.fit
-    monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
-    found, again = (labels.kmeans_best(points, 5, 0, [0], 10) for _ in range(2))
-    assert seen == 2 * [(300, 10), (3000, 1)]
-    np.testing.assert_array_equal(found.labels, again.labels)
-    assert found.inertia <= whole.inertia * 1.001
-    means = np.array([points[found.labels == at].mean(axis=0) for at in range(5)])
-    nearest = np.square(points[:, None] - means).sum(axis=2).argmin(axis=1)
-    assert (nearest == found.labels).mean() > 0.99
-
-
 def test_the_best_is_the_first_of_the_smallest_inertia() -> None:
     tried = [labels.Partitioning(value, np.array([at], np.int32)) for at, value in enumerate((3.0, 1.0, 2.0, 1.0))]
     assert labels.best(tried) is tried[1]
