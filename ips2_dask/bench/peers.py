@@ -17,6 +17,7 @@ from sklearn.cluster import KMeans, SpectralClustering
 from ips2_dask.bench.harness import Outcome, Record, work_apart
 from ips2_dask.bench.inputs import Data
 from ips2_dask.estimator import IPS2
+from ips2_dask.kernels import density
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
@@ -160,8 +161,9 @@ def _seconds(ended: Sequence[Outcome]) -> list[float]:
 def work(job: Mapping[str, Any]) -> Record:
     """One fit, in a process of its own: X and the known labels of their files, c, seed and system."""
     system = SYSTEMS[job["system"]]
-    if system.module:
-        importlib.import_module(system.module)
+    for module in (system.module, "fast_plscan" if density.available() else ""):  # which a fit of ours imports
+        if module:
+            importlib.import_module(module)
     X, true_labels = np.load(job["X"]), np.load(job["labels"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a result is worth is measured here

@@ -54,20 +54,19 @@ class Projected(NamedTuple):
 
 def project(X: Float32, seed: int) -> Projected | None:
     """X (m, f) in its own leading principal directions, or None where it has no more rows than directions."""
-    from sklearn.utils.extmath import randomized_svd  # noqa: PLC0415  a plan, which reads constants, has no use for it
-
     m = len(X)
     if m <= DIRECTIONS:
         return None
-    mean = X.mean(axis=0, dtype=np.float64).astype(np.float32)
-    rows = np.sort(np.random.default_rng([seed, 4]).choice(m, min(m, SAMPLED), replace=False))
-    directions = randomized_svd(X[rows] - mean, DIRECTIONS, n_iter=1, random_state=seed)[2].T
-    Z = X @ directions
-    Z -= mean @ directions
-    norms = np.empty(m, np.float32)
+    some = X[np.random.default_rng([seed, 4]).permutation(m)[:SAMPLED]]
+    mean = some.mean(axis=0)
+    some -= mean
+    directions = np.linalg.qr(some[:DIRECTIONS].T)[0]
+    directions = np.linalg.qr(some.T @ (some @ directions))[0]
+    Z, norms = np.empty((m, DIRECTIONS), np.float32), np.empty(m, np.float32)
 
     def block(a: int, b: int) -> None:
         Y = X[a:b] - mean
+        np.matmul(Y, directions, out=Z[a:b])
         norms[a:b] = np.einsum("ij,ij->i", Y, Y)
 
     map_chunks(block, m, EXACT_ROWS)
