@@ -161,9 +161,8 @@ def _seconds(ended: Sequence[Outcome]) -> list[float]:
 def work(job: Mapping[str, Any]) -> Record:
     """One fit, in a process of its own: X and the known labels of their files, c, seed and system."""
     system = SYSTEMS[job["system"]]
-    for module in (system.module, "fast_plscan" if density.available() else ""):  # which a fit of ours imports
-        if module:
-            importlib.import_module(module)
+    for module in {system.module, "fast_plscan" * density.available()} - {""}:  # a fit of ours imports it
+        importlib.import_module(module)
     X, true_labels = np.load(job["X"]), np.load(job["labels"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a result is worth is measured here

@@ -88,32 +88,24 @@ def one_rounding(context: Context, part: str) -> TaskResult:
 
 
 def _tree(context: Context, task: Rounding) -> TaskResult:
+    """What is stored of a tree on some of the drawn rows, and of its cut."""
     points, samples, users = _gathered(context, task.columns)
-    rows = _among(context, users, density.DIFFUSE_SAMPLES)
-    if len(rows) < len(users):
-        if density.dimension(points[rows], context.params.random_state) <= density.MAX_DIMENSION:
-            rows = _among(context, users, density.tree_samples(context.m))
-    return _density_part(context, points[rows], samples[rows])
+    rows, seed = _among(context, users, density.DIFFUSE_SAMPLES), context.params.random_state
+    if len(rows) < len(users) and density.dimension(points[rows], seed) <= density.MAX_DIMENSION:
+        rows = _among(context, users, density.tree_samples(context.m))
+    edges = density.spanning_tree(points[rows])
+    cut = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
+    arrays: dict[str, AnyArray] = {"drawn": samples[rows], "edges": np.zeros((0, 3)) if edges is None else edges}
+    facts: dict[str, Any] = {"drawn": len(rows), "left_out": None, "smallest": None}
+    if cut is not None:
+        facts |= {"left_out": cut.left_out, "smallest": cut.smallest}
+        arrays["labels"] = cut.labels
+    return arrays, facts
 
 
 def _among(context: Context, users: Int64, most: int) -> Int64:
     """Places of about ``most`` of the drawn rows, by their user's numbers."""
     return np.flatnonzero(draws.among(draws.hashes(users, context.params.random_state, DRAW), most, context.m))
-
-
-def _density_part(context: Context, points: Float32, samples: NDArray[np.integer]) -> TaskResult:
-    """What is stored of a tree on some points, whose samples are given, and of its cut."""
-    edges = density.spanning_tree(points)
-    cut = None if edges is None else density.cut(edges, len(points), context.params.n_clusters)
-    arrays: dict[str, AnyArray] = {
-        "drawn": samples.astype(np.int32),
-        "edges": np.zeros((0, 3)) if edges is None else edges,
-    }
-    facts: dict[str, Any] = {"drawn": len(points), "left_out": None, "smallest": None}
-    if cut is not None:
-        facts |= {"left_out": cut.left_out, "smallest": cut.smallest}
-        arrays["labels"] = cut.labels
-    return arrays, facts
 
 
 def _starts(context: Context, task: Rounding) -> TaskResult:
