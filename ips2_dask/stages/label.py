@@ -42,7 +42,7 @@ NUMBERS = "numbers"
 """The part with the final number of each cluster."""
 
 
-VERSION = 11
+VERSION = 12
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:

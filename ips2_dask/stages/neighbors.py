@@ -18,7 +18,7 @@ from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray
 
-VERSION = 8
+VERSION = 9
 
 LENGTHENED = (1, 2, 4, 8)
 """Factors by which pynndescent's lists are lengthened, one after the other, while the recall of the nearest among them

@@ -94,7 +94,8 @@ def _tables(context: Context, parts: list[str]) -> list[shards.PairCounts]:
 def split(context: Context, batch: int) -> TaskResult:
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
-    X = np.concatenate([context.ingested(b) for b in range(first, last)])
+    blocks = [context.ingested(b) for b in range(first, last)]
+    X = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
     nearest = np.concatenate(
         [context.fetch("neighbors", "assigned-" + part_name(b), "nearest") for b in range(first, last)]
     )
@@ -180,7 +181,7 @@ def _batches(context: Context) -> list[list[int]]:
     """Ranges of the user's partitions whose rows one task sorts by shard."""
     rows, n = max(context.bounds[1] - context.bounds[0], 1), context.n_partitions
     each = max(1, SPLIT_BYTES // max(1, 4 * rows * context.n_features))
-    each = min(each, max(1, n // 4))
+    each = min(each, max(1, n // 8))
     return [[first, min(first + each, n)] for first in range(0, n, each)]
 
 
