@@ -61,7 +61,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_clusters : int or "auto", default=8
         c, 1 or more; "auto" chooses it by the density of the embedding (``run_.choice`` has the evidence), or
         takes as many as Leiden finds.
-    max_clusters : int, default=30
+    max_clusters : int, default=100
         The largest c that ``n_clusters="auto"`` considers.
     (those of `Params`)
     random_state : int, RandomState instance or None, default=0

@@ -33,7 +33,7 @@ N_AFFINITY_NEIGHBORS = 5
 MAX_NEIGHBORS = 64
 """Largest k: the tensor has about m k^4 / 8 entries, and at k = 64 one sample's block already holds two million."""
 
-MAX_CLUSTERS = 30
+MAX_CLUSTERS = 100
 """Default of ``max_clusters``, the largest number of clusters considered where the run chooses it."""
 
 DENSE_MAX_SAMPLES = 5000
@@ -66,8 +66,9 @@ class Params:
         Number of clusters c, at least 1. With "auto" the run chooses c by the density of the embedding, and the
         parameters of the finished run hold it. With ``assign_labels="leiden"`` c is then the number of communities.
     max_clusters : int, optional
-        The largest c that "auto" considers, 30 by default, and at least 2. If given, ``n_clusters`` need not be "auto"
-        for c to be chosen. Leiden's communities may be more: V and the embedding are those of this number then.
+        The largest c that "auto" considers, 100 by default, and never more than one for five samples. If given, at
+        least 2, ``n_clusters`` need not be "auto" for c to be chosen. Leiden's communities may be more: V and the
+        embedding are those of this number then.
     n_eigenpairs : int, optional
         Number of the tensor's eigenpairs to solve for, if more than c. Runs of several c in one directory then share
         one solve; V is still made of the c leading eigenvectors. Not for a decomposable tensor.

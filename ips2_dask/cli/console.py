@@ -24,9 +24,6 @@ _CRITERIA = ("stability", "silhouette", "conductance")
 _SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
 """Columns of a sweep's table."""
 
-_SCORES_OF = {"modularity": "modularity", "eigengap": "the relative eigengap"}
-"""What the score of a rule for the number of clusters is, where it is no persistence."""
-
 _LEFT = ("stage", "what", "found", "state", "id", "manager", "submitted", "run directory")
 """Columns of words."""
 
@@ -72,10 +69,9 @@ def _chosen(choice: dict[str, Any] | None) -> str | None:
     if choice is None or not choice["candidates"]:
         return None
     best, *others = choice["candidates"]
-    persists = best["persistence"] is not None
-    name, key = ("persistence", "persistence") if persists else (_SCORES_OF[choice["rule"]], "score")
-    rest = ", ".join(f"{one['n_clusters']} ({one[key]:.2f})" for one in others[:3])
-    found = f"{best['n_clusters']} of up to {choice['considered']} chosen by {name} {best[key]:.2f}"
+    name = "the relative eigengap" if best["persistence"] is None else "stability"
+    rest = ", ".join(f"{one['n_clusters']} ({one['score']:.2f})" for one in others[:3])
+    found = f"{best['n_clusters']} of up to {choice['considered']} chosen by {name} {best['score']:.2f}"
     return f"{found}; then {rest or 'none'}"
 
 

@@ -187,46 +187,6 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     return best
 
 
-class Level(NamedTuple):
-    """The leaves of a tree that stay while the smallest size of a cluster grows over a range."""
-
-    n_clusters: int
-    persistence: float  # from 0 to 1, see `levels`
-    span: float  # logarithm of the largest size of the range over the smallest
-    smallest: float  # the smallest size of the range
-
-
-def levels(edges: Float64, n: int, most: int) -> list[Level]:
-    """For each number of leaves from 2 to ``most`` that a tree has, the widest range of smallest sizes which gives it.
-
-    The persistence says how much denser it is around the points than where their leaves end: the mean over all points
-    of 1 - d / D with d the length of the point's shortest edge in the tree and D the length at which its leaf becomes
-    one with others; 0 for points that are in no leaf. It is the excess of mass of HDBSCAN* (Campello et al. 2015,
-    equation 3) in lengths instead of their inverses, relative to the end of each leaf.
-
-    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points; ``most``: largest number of leaves.
-    Returns list of Level: with growing numbers of clusters.
-    """
-    leaves = Leaves(edges, n)
-    ends = leaves.ends()
-    widest: dict[int, tuple[float, float]] = {}
-    for low, high in itertools.pairwise(ends):
-        found, span = len(leaves.at(low)), float(np.log(high / low))
-        if 2 <= found <= most and span > widest.get(found, (0.0, 0.0))[0]:
-            widest[found] = span, float(low)
-    shortest = np.full(n, np.inf)
-    for end in (0, 1):
-        np.minimum.at(shortest, edges[:, end].astype(np.int64), edges[:, 2])
-    result = []
-    for n_clusters, (span, size) in sorted(widest.items()):
-        labels = leaves.labels(size)
-        inside = labels >= 0
-        ends_at = leaves.merged_at(size)[labels[inside]]
-        ratios = np.divide(shortest[inside], ends_at, out=np.ones(len(ends_at)), where=ends_at > 0)
-        result.append(Level(n_clusters, float((1.0 - np.minimum(ratios, 1.0)).sum() / n), span, size))
-    return result
-
-
 # ---- layers, coarse to fine: the cuts that persist as the smallest size grows
 
 MOST_CLUSTERS = 50
@@ -242,7 +202,13 @@ SAME = 0.9
 
 
 class Layer(NamedTuple):
-    """The leaves of a tree over a range of smallest sizes."""
+    """The leaves of a tree over a range of smallest sizes.
+
+    A point's persistence is 1 - d / D. Here d is the length at which it becomes one with as many points as a cluster
+    has to have where the range ends, and D is the length at which its leaf becomes one with others. So a union of
+    groups counts for little where it is hardly shorter than what joins it to the rest, however dense these groups are.
+    It is a relative of the excess of mass of HDBSCAN* (Campello et al. 2015, equation 3).
+    """
 
     labels: Int32  # (n,), -1 where a point is in no leaf
     stability: float  # persistence times span
@@ -257,21 +223,28 @@ class Layer(NamedTuple):
         return len(self.each)
 
 
-def layers(edges: Float64, n: int) -> list[Layer]:
-    """The layers of a tree, from the fewest clusters to the most.
+def cuts(edges: Float64, n: int, most: int) -> list[Layer]:
+    """The cuts of a tree into 2 to ``most`` leaves, one for each number of leaves that it has, with growing numbers.
 
     While the smallest size of a cluster grows, a tree's leaves stay the same over a range of sizes, and then become
     fewer. Each such range is a cut. Its stability is its persistence times its span: the area that it covers where
     one axis is the length at which points are joined, and the other the logarithm of the smallest size.
 
-    A point's persistence is 1 - d / D. Here d is the length at which it becomes one with at least so many points as a
-    cluster has to have, in the middle of the range, and D is the length at which its leaf becomes one with others. So a
-    union of groups counts for little where it is hardly shorter than what joins it to the rest, however dense these
-    groups are. (`levels` takes the point's shortest edge for d: it asks whether there are clusters at all.)
+    ``edges`` (n - 1, 3): as of `spanning_tree`, or (0, 3) where there is no tree; ``n``: number of points.
+    """
+    if not len(edges):
+        return []
+    leaves = Leaves(edges, n)
+    ranges = [(low, high) for low, high in itertools.pairwise(leaves.ends()) if 2 <= len(leaves.at(low)) <= most]
+    return [_layer(leaves, low, high) for low, high in reversed(ranges)]
 
-    Layers are those cuts
 
-    - that are peaks: their stability is not exceeded by that of the next smaller or larger range of sizes;
+def layers(edges: Float64, n: int) -> list[Layer]:
+    """The layers of a tree, from the fewest clusters to the most.
+
+    They are those of its `cuts`
+
+    - that are peaks: their stability is not exceeded by that of the next cut into fewer or more;
     - whose stability is at least `LEAST_STABLE` of the largest one;
     - that are not the same clusters as a more stable layer, with an adjusted Rand index of `SAME` or more among the
       points that both have in a leaf.
@@ -281,16 +254,11 @@ def layers(edges: Float64, n: int) -> list[Layer]:
     ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points. Returns list of Layer: with growing
     numbers of clusters, from 2 to `MOST_CLUSTERS`.
     """
-    leaves = Leaves(edges, n)
-    cuts = [
-        _layer(leaves, low, high)
-        for low, high in itertools.pairwise(leaves.ends())
-        if 2 <= len(leaves.at(low)) <= MOST_CLUSTERS
-    ]
-    heights = np.array([0.0, *(cut.stability for cut in cuts), 0.0])
+    found = cuts(edges, n, MOST_CLUSTERS)
+    heights = np.array([0.0, *(cut.stability for cut in found), 0.0])
     peaks = [
         cut
-        for cut, before, after in zip(cuts, heights[:-2], heights[2:], strict=True)
+        for cut, before, after in zip(found, heights[:-2], heights[2:], strict=True)
         if cut.stability > 0 and cut.stability >= max(before, after, LEAST_STABLE * heights.max())
     ]
     kept: list[Layer] = []
@@ -305,8 +273,7 @@ def _layer(leaves: Leaves, low: float, high: float) -> Layer:
     labels, ends = leaves.labels(low), leaves.merged_at(low)
     inside = labels >= 0
     own = labels[inside]
-    lengths = leaves.joined_at(float(np.sqrt(low * high)))[inside]
-    ratios = np.divide(lengths, ends[own], out=np.ones(len(own)), where=ends[own] > 0)
+    ratios = np.divide(leaves.joined_at(high)[inside], ends[own], out=np.ones(len(own)), where=ends[own] > 0)
     sums = np.bincount(own, 1.0 - np.minimum(ratios, 1.0), minlength=len(ends))
     each = sums / np.maximum(np.bincount(own, minlength=len(ends)), 1)
     persistence, span = float(sums.sum()) / len(labels), float(np.log(high / low))

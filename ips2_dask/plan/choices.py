@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 
+from ips2_dask.kernels.density import MIN_SAMPLES
 from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params
@@ -221,6 +222,6 @@ def widest(params: Params, m: int) -> Params:
     """
     if params.max_clusters is None:
         return params
-    most = max(2, min(params.max_clusters, m - 1))
+    most = max(2, min(params.max_clusters, m // MIN_SAMPLES))  # fewer in each have no density
     considered = most if params.assign_labels == "leiden" else params.max_clusters  # V stays that when c is found
     return dataclasses.replace(params, n_clusters=most, max_clusters=considered)

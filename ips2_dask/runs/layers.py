@@ -70,7 +70,7 @@ def find_layers(context: Context) -> Layers:
     """The layers of the run's tree, labelled in the user's numbering; refused as of `_read_tree`."""
     again = "run a sample of the data, or ask for single cuts by other numbers of clusters in the same directory"
     drawn, edges = _read_tree(context, "layers", again)
-    found = density.layers(edges, len(drawn)) if len(edges) else []
+    found = density.layers(edges, len(drawn))
     if not found:
         return Layers([])
     walk = rounding.walk_matrix(read_affinity(context))
@@ -162,8 +162,8 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     n = len(drawn)
     clustering = density.cut(edges, n, n_clusters) if len(edges) else None
     if clustering is None:
-        levels = density.levels(edges, n, n) if len(edges) else []
-        numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(edges, n, c)]
+        layers = density.cuts(edges, n, n)
+        numbers = [c for c in (1, *(one.n_clusters for one in layers)) if c == 1 or density.cut(edges, n, c)]
         found = str(n_clusters)
         allowed = f"a number of leaves that the tree of density has: {', '.join(map(str, numbers))}"
         raise BadInput("n_clusters", found, allowed, "clusters would be made up", f"give one of these, or {again}")

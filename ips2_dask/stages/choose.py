@@ -13,13 +13,12 @@ from ips2_dask.kernels import density
 from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.params import Params
 from ips2_dask.stages import embedding, kmeans, label_parts, leiden
-from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
-from ips2_dask.stages.similarity_views import read_affinity
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.stages.roundings import FEWER, MISSING, PREFIX, Rounding
+from ips2_dask.store.context import Context
 from ips2_dask.store.layout import key_digest
 from ips2_dask.typing import Float64
 
-VERSION = 5
+VERSION = 6
 
 
 FINEST = 1e-5
@@ -61,10 +60,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         found = _communities(context, executor, report)
         report(1, 1)
         return {"n_clusters": max(2, found.clusters), "candidates": [], "warnings": [], **found.facts}
-    if context.m < kernel.FEW or density.available():
-        evidence = _by_embedding(context, executor, report)
-    else:
-        evidence = _by_gaps(context, executor, report)
+    evidence = (_by_embedding if density.available() else _by_gaps)(context, executor, report)
     report(1, 1)
     dimension = _dimension(context)
     return {
@@ -85,13 +81,16 @@ def _warnings(params: Params, evidence: _Evidence, dimension: float | None) -> l
     """What is said where the choice has little behind it."""
     choice, most = evidence.choice, params.n_clusters
     warnings = []
-    if choice.rule == "eigengap":
+    if choice.rule == "eigengap" and density.available():
+        none = "no tree of density falls into several, so the number is the eigengap's"
+        warnings.append(f"weak evidence for {choice.n_clusters} clusters, or for any: {none}")
+    elif choice.rule == "eigengap":
         warnings.append(
             f"{MISSING.split(',')[0]}, so the number of clusters is the eigengap's (pip install 'ips2-dask[density]')"
         )
     if evidence.large > most:
         warnings.append(f"{evidence.large} large components, and at most {most} clusters were considered")
-    if choice.n_clusters == most:
+    if choice.n_clusters == most == params.max_clusters:
         warnings.append(f"the largest number of clusters considered, {most}, was chosen: consider more")
     if (weak := kernel.weakness(choice, dimension)) is not None:
         warnings.append(weak)
@@ -119,7 +118,7 @@ def _dimension(context: Context) -> float | None:
 
 
 def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evidence:
-    """By trees of density on an embedding for the largest c; of few samples that show little by modularity on U.
+    """By trees of density on an embedding for the largest c.
 
     The embedding is that of U in one piece: apart, components that are pieces of one cluster, and those that are far
     clusters of their own, would all be equally far from each other.
@@ -127,18 +126,10 @@ def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evid
     inner = _inner(context)
     facts = embedding.embed(inner, executor, report, most=1)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
-    found = None
-    if density.available():
-        found = kernel.by_density(_trees(inner, executor, report), _widths(inner))
-    if context.m < kernel.FEW and not kernel.is_plain(found, _dimension(context)):
-        parts = [f"{label_parts.EMBEDDING}{part_name(b)}" for b in range(context.n_partitions)]
-        points = np.concatenate([np.asarray(inner.read("label", part, "embedding")) for part in parts])
-        U, seed = read_affinity(inner), context.params.random_state
-        choice = kernel.by_modularity(U, points, context.params.n_clusters, seed)
-    else:
-        choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
+    found = kernel.by_density(_trees(inner, executor, report), _widths(inner))
     small = _small(inner, facts["large"])
     context.store.remove(inner.folders["label"])
+    choice = found or kernel.by_eigengap(values, context.params.n_clusters)
     return _Evidence(choice, values, facts["embedding_residual"], facts["u_components"] - len(small), small)
 
 
@@ -153,16 +144,15 @@ def _widths(context: Context) -> list[int]:
     return kernel.widths(min(context.params.n_embedded, context.m))
 
 
-def _trees(context: Context, executor: Executor, report: Report) -> list[list[density.Level]]:
+def _trees(context: Context, executor: Executor, report: Report) -> list[list[density.Layer]]:
     """The cuts of a tree on each of some numbers of leading columns."""
-    parts = [Rounding("density", width, 0).part for width in _widths(context)]
+    parts = [Rounding(FEWER, width, 0).part for width in _widths(context)]
     executor.map(Job("label", kmeans.drawn_rows, kmeans.DRAWN), context, range(context.n_partitions), report)
     receipts = executor.map(Job("label", kmeans.one_rounding, PREFIX, "roundings"), context, parts, report)
     trees = []
     for part, receipt in zip(parts, receipts, strict=True):
         edges = np.asarray(context.store.read(context.folders["label"], PREFIX + part, "edges"))
-        n = receipt["facts"]["drawn"]
-        trees.append(density.levels(edges, n, context.params.n_clusters) if len(edges) else [])
+        trees.append(density.cuts(edges, receipt["facts"]["drawn"], context.params.n_clusters))
     return trees
 
 

@@ -84,14 +84,15 @@ def _gathered(context: Context, columns: int) -> tuple[Float32, Int32, Int64]:
 def one_rounding(context: Context, part: str) -> TaskResult:
     """A tree of an embedding and its cut, or the best start of k-means, on drawn rows."""
     task = Rounding.of(part)
-    return (_tree if task.way == "density" else _starts)(context, task)
+    return (_starts if task.way == "kmeans" else _tree)(context, task)
 
 
 def _tree(context: Context, task: Rounding) -> TaskResult:
     """What is stored of a tree on some of the drawn rows, and of its cut."""
     points, samples, users = _gathered(context, task.columns)
     rows, seed = _among(context, users, density.DIFFUSE_SAMPLES), context.params.random_state
-    if len(rows) < len(users) and density.dimension(points[rows], seed) <= density.MAX_DIMENSION:
+    large = task.way == "density" and len(rows) < len(users)
+    if large and density.dimension(points[rows], seed) <= density.MAX_DIMENSION:
         rows = _among(context, users, density.tree_samples(context.m))
     edges = density.spanning_tree(points[rows])
     cut = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)

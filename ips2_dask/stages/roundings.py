@@ -10,13 +10,16 @@ from ips2_dask.params import Params
 
 PREFIX = "rounding-"
 
+FEWER = "fewer"
+"""The way of a tree on fewer samples, whose cuts tell the number of clusters."""
+
 MISSING = "fast-plscan is not installed, so labels are k-means' (pip install 'ips2-dask[density]')"
 
 
 class Rounding(NamedTuple):
     """One task of a way to round: of k-means some starts, of a density the tree; ``number`` tells starts apart."""
 
-    way: str  # "kmeans" or "density"
+    way: str  # "kmeans", "density" or `FEWER`
     columns: int
     number: int
 

@@ -1,7 +1,8 @@
-"""Rules that choose the number of clusters on one embedding: records of numbers.json; with ``--noise`` of noise.json.
+"""Rules that choose the number of clusters, scored by kind of data: numbers.json; with ``--noise`` noise.json.
 
-Sets come with known classes, which score the labels and choose nothing but in the variant `known`. All rules see the
-same embedding, for up to `MOST` clusters; the labels of a number are those of a run that is told it.
+A rule sees one embedding of a set, for as many clusters as ``IPS2("auto")`` considers. It is scored by the labels of a
+run that is told what it chose. Means are over kinds of data, of sets, of draws. The best variant of all but one kind is
+scored on that one, in turn: what comes of it is expected of a kind that the rule has not seen.
 """
 
 from __future__ import annotations
@@ -12,266 +13,179 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import battery
 import numpy as np
-from known_sets import OPEN, SCORES, TABLES, LabelledData, labelled_data, measuring, number, script, share, table
+from known_sets import SHARE, labelled_data, measuring, number, script, share, table
 from scipy.optimize import linprog
 
 from ips2_dask.bench.graph import QUIET
 from ips2_dask.bench.harness import Record
-from ips2_dask.executors.base import Job, SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
-from ips2_dask.kernels import density
-from ips2_dask.kernels.labels import kmeans_best
-from ips2_dask.kernels.rounding import RESTARTS
-from ips2_dask.metrics import scores
-from ips2_dask.params import Params
+from ips2_dask.kernels.density import Layer
+from ips2_dask.params import MAX_CLUSTERS, Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.runs import label_results
-from ips2_dask.stages import choose, kmeans
-from ips2_dask.stages.roundings import Rounding
-from ips2_dask.stages.similarity_views import read_affinity
+from ips2_dask.stages import choose, embedding
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Float, Float64
+from ips2_dask.typing import Float, Float64, Integer
 
 COLUMNS = (
-    *("data", "shape", "draw", "m", "dimension", "seed", "known", "variant", "rule", "n_clusters", "nmi", "acc", "ari"),
+    *("data", "kind", "shape", "draw", "m", "dimension", "seed", "known", "variant", "rule", "n_clusters", "ari"),
     *("value", "bound", "warned"),
 )
 
-MOST = 30
-"""Largest number of clusters that is considered: letter has 26 classes."""
+KINDS = {
+    "images": ("yale", "digits", "usps", "mnist10k", "digits@400", "usps@400", "mnist10k@400"),
+    "genes": ("allaml", "lung", "colon", "leukemia"),
+    "documents": ("bbcsport", "bbcsport-l2"),
+    "tables": (
+        *("soybean", "scadi", "wine", "glass", "iris", "breast_cancer", "satimage", "pendigits", "htru2", "letter"),
+        *("satimage@400", "pendigits@400", "letter@400"),
+    ),
+}
+"""Sets by kind, ``@`` and a number for so many of their rows; what is not here is a shape of the battery."""
 
-SHARES = (1.0, 0.64, 0.41, 0.26)
-"""Shares of the embedding's columns that trees are built on, each .64 of the one before."""
-
-EVERY_START = 1_000
-"""Samples up to which the k-means of a modularity has all its starts; above that two, which change no third decimal."""
-
-Trees = Mapping[float, Sequence[density.Level]]  # the cuts of each tree by its share of the columns
-Modularities = Mapping[int, float]  # by the number of clusters
+DRAWS, DRAWN_BELOW = 2, 2_000
+"""Draws of a set: all of it and shares of it, of a larger set all of it alone."""
 
 
 class Variant(NamedTuple):
-    """A rule that chooses a number of clusters, as it differs from the default."""
+    """A rule by the stability of cuts, as it differs from the default."""
 
     name: str
     says: str
     shares: tuple[float, ...] = kernel.WIDTHS
-    close: float = kernel.CLOSE
-    penalty: float = 1.0
-    exponent: float | None = None
-    few: int = kernel.FEW
-    nearly: float = kernel.NEARLY
+    exponent: float = 1.0
+    penalty: float = 0.0
 
 
 def _variants() -> list[Variant]:
-    """Variants of the constants, one at a time."""
-    shares = [(1.0,), (0.64,), (1.0, 0.64), (1.0, 0.64, 0.41), SHARES]
-    names = {one: "+".join(f"{share:g}" for share in one) for one in shares}
-    numbers = {
-        "close": ("CLOSE = {:g}", (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)),
-        "penalty": ("persistence (1 - 1/c)^{:g}", (0.0, 0.5, 1.0, 1.5)),
-        "exponent": ("the largest score times span^{:g}", (0.1, 0.2, 0.3)),
-        "few": ("FEW = {:g}", (0, 60, 100, 160, 250)),
-        "nearly": ("NEARLY = {:g}", (0.9, 0.95, 0.97, 0.98, 0.99, 1.0)),
-    }
-    called = {"exponent": "product"}
+    widths = [(1.0,), (0.26,), (1.0, 0.64), (1.0, 0.64, 0.41)]
+    names = {one: "+".join(f"{share:g}" for share in one) for one in widths}
     return [
-        *(Variant(f"widths {names[one]}", f"trees on {names[one]} of the columns", shares=one) for one in shares),
-        *(
-            Variant(f"{called.get(name, name)} {value:g}", says.format(value), **{name: value})
-            for name, (says, values) in numbers.items()
-            for value in values
-        ),
+        Variant("default", "mean stability of the cuts into c leaves, over all trees"),
+        *(Variant(f"widths {names[one]}", f"trees on {names[one]} of the columns", shares=one) for one in widths),
+        *(Variant(f"span^{e:g}", f"persistence span^{e:g}", exponent=e) for e in (0.0, 0.3, 0.5, 2.0)),
+        *(Variant(f"penalty {p:g}", f"stability (1 - 1/c)^{p:g}", penalty=p) for p in (0.5, 1.0)),
     ]
 
 
 VARIED = _variants()
-OTHERS = {
-    "eigengap": "the largest relative gap of U's spectrum",
-    "modularity": "the greatest modularity of k-means on U, whatever the number of samples",
-    "total persistence": "fast-plscan's own: the size whose leaves persist the longest in all, one tree",
-    "known": "the number of known classes, so no rule",
-}
-VARIANTS = {
-    "default": "kernels/choice, by density or, of few samples that show little, by modularity",
-    **{one.name: one.says for one in VARIED},
-    **OTHERS,
-}
-"""Every variant that is measured, and its description. `eigengap` was the rule of earlier versions."""
+OTHERS = {"eigengap": "the largest relative gap of U's spectrum", "known": "the number of known classes, so no rule"}
+VARIANTS = {**{one.name: one.says for one in VARIED}, **OTHERS}
+"""Every variant that is measured, and its description."""
 
 
 # ---- what the rules see
 
 
 class Evidence:
-    """What all rules choose from, of one embedding.
+    """What all rules choose from: of a run that is told ``most`` clusters, by its context."""
 
-    ``context`` is of a run for ``most`` clusters in this process; it is read before another run follows in its folder.
-    """
-
-    def __init__(self, context: Context, most: int) -> None:
-        self.most, self.m, self.dimension = most, context.m, choose._dimension(context)
-        self._edges: list[tuple[Float, int]] = []
-        columns = min(context.params.n_embedded, context.m)
-        self.columns = {share: max(2, round(share * columns)) for share in SHARES}
-        points = label_results.of_all(context, "embedding")
-        job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
-        SerialExecutor().map(job, context, range(context.n_partitions), QUIET)
-        self.trees: Trees = {share: self._tree(context, share) for share in SHARES}
-        self.total = self._by_total_persistence()
-        self.modularities = modularities(read_affinity(context), points, most, context.params.random_state)
+    def __init__(self, context: Context) -> None:
+        self.most = context.params.n_clusters
+        inner = choose._inner(context)
+        embedding.embed(inner, SerialExecutor(), QUIET, most=1)
+        self.columns = choose._widths(inner)
+        self.trees = choose._trees(inner, SerialExecutor(), QUIET)
+        context.store.remove(inner.folders["label"])
         # the spectrum as the rule by the eigengap has it where no tree can be built
         self.values: Float64 = choose._by_gaps(context, SerialExecutor(), QUIET).values
-
-    def _tree(self, context: Context, share: float) -> list[density.Level]:
-        part = Rounding("density", self.columns[share], 0).part
-        arrays, facts = kmeans.one_rounding(context, part)
-        edges, n = np.asarray(arrays["edges"]), int(facts["drawn"])
-        self._edges.append((edges, n))
-        return density.levels(edges, n, self.most) if len(edges) else []
-
-    def _by_total_persistence(self) -> int:
-        """The number of leaves that fast-plscan selects by itself, from 2 to the most."""
-        from fast_plscan import PLSCAN  # noqa: PLC0415  its import takes a second
-
-        edges, n = self._edges[0]
-        if not len(edges):
-            return 2
-        tree = PLSCAN(min_samples=density.MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
-        return min(max(2, len(tree.selected_clusters_)), self.most)
-
-
-def modularities(U: Any, points: Float, most: int, seed: int) -> dict[int, float]:
-    """The modularity of k-means on points (m, columns) by number of clusters, as `kernels.choice.by_modularity`."""
-    starts = RESTARTS if len(points) <= EVERY_START else 2
-    return {
-        c: kernel.modularity(U, kmeans_best(points, c, seed, [0], starts).labels)
-        for c in range(2, min(most, len(points) - 1) + 1)
-    }
-
-
-# ---- rules
-
-
-def by_density(
-    trees: Sequence[Sequence[density.Level]], columns: Sequence[int], variant: Variant
-) -> kernel.Candidate | None:
-    """The rule `kernels.choice.by_density` with other constants; None where no tree has a cut.
-
-    With an exponent the c of the largest (1 - 1 / c)^penalty * persistence * span^exponent is chosen.
-    """
-    found: dict[int, list[density.Level]] = {}
-    for levels, width in zip(trees, columns, strict=True):
-        for level in levels:
-            if level.n_clusters <= width + 1:
-                found.setdefault(level.n_clusters, []).append(level)
-    candidates = []
-    for c, levels in sorted(found.items()):
-        wide = sum(c <= width + 1 for width in columns)
-        persistence = sum(level.persistence for level in levels) / wide
-        span = sum(level.span for level in levels) / wide
-        score = persistence * (1.0 - 1.0 / c) ** variant.penalty
-        if variant.exponent is not None:
-            score *= span**variant.exponent
-        candidates.append(kernel.Candidate(c, score, persistence, span))
-    if not candidates:
-        return None
-    greatest = max(candidate.score for candidate in candidates)
-    if variant.exponent is not None:
-        return next(one for one in candidates if one.score == greatest)
-    narrowest = min(columns)
-    close = [
-        one
-        for one in candidates
-        if one.score == greatest or (one.score >= variant.close * greatest and one.n_clusters <= narrowest + 1)
-    ]
-    return max(close, key=lambda one: (one.span or 0.0, -one.n_clusters))
-
-
-def by_modularity(found: Modularities, nearly: float) -> kernel.Candidate:
-    """The rule `kernels.choice.by_modularity` with another share of the greatest of `modularities`."""
-    if not found:
-        return kernel.Candidate(2, 0.0)
-    least = nearly * max(found.values())
-    return next(kernel.Candidate(c, value) for c, value in sorted(found.items()) if value >= least)
 
 
 def chosen(evidence: Evidence, variant: Variant) -> int:
     """The number of clusters that a variant chooses."""
-    columns = [evidence.columns[share] for share in variant.shares]
-    found = by_density([evidence.trees[share] for share in variant.shares], columns, variant)
-    density_chose = None if found is None else kernel.Choice(found.n_clusters, "density", [found])
-    if evidence.m < variant.few and not kernel.is_plain(density_chose, evidence.dimension):
-        return by_modularity(evidence.modularities, variant.nearly).n_clusters
+    used = [kernel.WIDTHS.index(share) for share in variant.shares if kernel.WIDTHS.index(share) < len(evidence.trees)]
+    trees = [[_weighed(layer, variant) for layer in evidence.trees[i]] for i in used]
+    found = kernel.by_density(trees, [evidence.columns[i] for i in used])
     return (found or kernel.by_eigengap(evidence.values, evidence.most)).n_clusters
 
 
-def default_choice(evidence: Evidence) -> kernel.Choice:
-    """What `kernels.choice` chooses."""
-    columns = [evidence.columns[share] for share in kernel.WIDTHS]
-    found = kernel.by_density([evidence.trees[share] for share in kernel.WIDTHS], columns)
-    if evidence.m < kernel.FEW and not kernel.is_plain(found, evidence.dimension):
-        best = by_modularity(evidence.modularities, kernel.NEARLY)
-        return kernel.Choice(best.n_clusters, "modularity", [best])
-    return found or kernel.by_eigengap(evidence.values, evidence.most)
+def _weighed(layer: Layer, variant: Variant) -> Layer:
+    factor = layer.span**variant.exponent * (1.0 - 1.0 / layer.n_clusters) ** variant.penalty
+    return layer._replace(stability=layer.persistence * factor)
 
 
 # ---- known sets
 
 
+class Known(NamedTuple):
+    """A set or a draw of it, with one or more labelings, 0 for noise."""
+
+    X: Float  # (m, f)
+    references: list[Integer]  # (m,) each
+
+    def score(self, labels: Integer) -> float:
+        """The best adjusted Rand index over the labelings."""
+        return max(battery.score(one, labels) for one in self.references)
+
+
+def known(name: str, draw: int, seed: int) -> Known:
+    """A set of `known_sets` or of the battery; of draw 0 all of it."""
+    base, _, rows = name.partition("@")
+    if "/" in name:
+        data = Known(*battery.shapes(name))
+    else:
+        labelled = labelled_data(base)
+        data = Known(labelled.X, [np.asarray(labelled.known) + 1])
+    m = len(data.X)
+    if not rows and not draw:
+        return data
+    drawn = np.random.default_rng([seed, draw]).choice(m, int(rows) if rows else round(SHARE * m), replace=False)
+    drawn.sort()
+    return Known(data.X[drawn], [one[drawn] for one in data.references])
+
+
+def kind_of(name: str) -> str:
+    """The kind of a set."""
+    return next((kind for kind, names in KINDS.items() if name in names), "shapes")
+
+
 def measure(names: Sequence[str], noise: bool = False, seed: int = 0) -> Iterator[Record]:
-    """A record for each data set and variant; with ``noise`` one for each shape, dimension, number of points and seed.
+    """A record for each set, draw and variant; with ``noise`` one for each shape, dimension, number of points and seed.
 
     Records of noise hold what a run with ``max_clusters`` says of points without clusters and of blobs.
     """
     if noise:
         yield from of_noise(seed=seed)
     for name in () if noise else names:
-        with measuring():
-            records = _of_set(labelled_data(name), seed)
-        yield from records
+        for draw in range(DRAWS):
+            data = known(name, draw, seed)
+            if draw and len(data.X) > DRAWN_BELOW:
+                break
+            with measuring():
+                records = _of_set(name, draw, data, seed)
+            yield from records
 
 
-def _of_set(data: LabelledData, seed: int) -> list[Record]:
-    most = min(MOST, len(data.X) - 1)
-    if most < 2:
-        return []
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        params = Params(n_clusters=most, random_state=seed)
+def _of_set(name: str, draw: int, data: Known, seed: int) -> list[Record]:
+    m, classes = len(data.X), [len(np.unique(one[one > 0])) for one in data.references]
+    most = max(2, min(MAX_CLUSTERS, m // 5))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        params, scored = Params(n_clusters=most, random_state=seed), dict[int, float]()
 
         def finished(c: int) -> Any:
-            return run(data.X, dataclasses.replace(params, n_clusters=c), store=Path(name) / "run")
+            return run(data.X, dataclasses.replace(params, n_clusters=c), store=Path(folder) / "run")
 
-        evidence = Evidence(finished(most)._context, most)
-        scored: dict[int, dict[str, float]] = {}
+        evidence = Evidence(finished(most)._context)
 
-        def record(variant: str, c: int) -> Record:
+        def score(c: int) -> float:
             if c not in scored:
-                measures = scores(data.known, finished(c).labels)
-                scored[c] = {score: measures[score] for score in SCORES}
-            shape = {"data": data.name, "draw": data.draw, "m": len(data.X), "known": data.classes}
-            return {**shape, "variant": variant, "n_clusters": c, **scored[c]}
+                scored[c] = data.score(finished(c).labels)
+            return scored[c]
 
-        choice = default_choice(evidence)
-        others = {
-            "eigengap": kernel.by_eigengap(evidence.values, most).n_clusters,
-            "modularity": by_modularity(evidence.modularities, 1.0).n_clusters,
-            "total persistence": evidence.total,
-            "known": data.classes,
-        }
-        return [
-            {**record("default", choice.n_clusters), **_strength(choice.as_dict(), evidence.dimension)},
-            *(record(one.name, chosen(evidence, one)) for one in VARIED),
-            *(record(name, c) for name, c in others.items()),
-        ]
+        numbers = {one.name: chosen(evidence, one) for one in VARIED}
+        numbers["eigengap"] = kernel.by_eigengap(evidence.values, most).n_clusters
+        numbers["known"] = max(classes, key=score)
+        what: Record = {"data": name, "kind": kind_of(name), "draw": draw, "m": m, "known": numbers["known"]}
+        return [{**what, "variant": v, "n_clusters": c, "ari": score(c)} for v, c in numbers.items()]
 
 
 def _strength(choice: Mapping[str, Any], dimension: float | None) -> Record:
     """The rule of a choice, its evidence, and the bound that it is compared with."""
     best, rule = choice["candidates"][0] if choice["candidates"] else {}, choice["rule"]
-    value = best.get("persistence" if rule == "density" else "score")
-    return {"rule": rule, "dimension": dimension, "value": value, "bound": kernel.noise_bound(rule, dimension)}
+    bound = kernel.noise_bound(rule, dimension)
+    return {"rule": rule, "dimension": dimension, "value": best.get("persistence"), "bound": bound}
 
 
 # ---- points without clusters
@@ -318,8 +232,7 @@ def of_noise(
 
 
 def _of_points(shape: str, n: int, dimension: int, seed: int) -> Record:
-    params = Params(max_clusters=min(MOST, n - 1), random_state=seed)
-    choice = run(points(shape, n, dimension, seed), params).choice
+    choice = run(points(shape, n, dimension, seed), Params(n_clusters="auto", random_state=seed)).choice
     assert choice is not None
     points_: Record = {"shape": shape, "features": dimension, "m": n, "seed": seed, "known": SHAPES[shape]}
     found = {"n_clusters": choice["n_clusters"], **_strength(choice, choice["dimension"])}
@@ -336,47 +249,54 @@ def markdown(records: Sequence[Record]) -> str:
     return _variant_table(records) + "\n" + _set_table(records)
 
 
-def _means(records: Sequence[Record]) -> dict[tuple[str, str], Float]:
-    """NMI, ACC and ARI by data set and variant, means over the draws."""
-    rows: dict[tuple[str, str], list[list[float]]] = {}
+def by_kind(records: Sequence[Record]) -> dict[str, dict[str, float]]:
+    """The mean ARI by variant and kind: over its sets, of each over its draws."""
+    sets: dict[tuple[str, str, str], list[float]] = {}
     for r in records:
-        rows.setdefault((str(r["data"]), str(r["variant"])), []).append([float(str(r[score])) for score in SCORES])
-    return {key: np.mean(values, axis=0) for key, values in rows.items()}
+        sets.setdefault((str(r["variant"]), str(r["kind"]), str(r["data"])), []).append(float(str(r["ari"])))
+    kinds: dict[str, dict[str, list[float]]] = {}
+    for (variant, kind, _), values in sets.items():
+        kinds.setdefault(variant, {}).setdefault(kind, []).append(float(np.mean(values)))
+    return {variant: {kind: float(np.mean(v)) for kind, v in of.items()} for variant, of in kinds.items()}
 
 
-def worst_loss(of: Mapping[tuple[str, str], Float], variant: str, rival: str) -> tuple[float, str]:
-    """The largest ARI that a variant loses to another one on a set, and that set; below 0 where it loses on none."""
-    names = [name for name, one in of if one == variant and (name, rival) in of]
-    return max(((float(of[name, rival][-1] - of[name, variant][-1]), name) for name in names), default=(0.0, "–"))
+def unseen(means: Mapping[str, Mapping[str, float]]) -> dict[str, tuple[str, float]]:
+    """For each kind the variant that is the best in the mean of the other kinds, and what it has on this one."""
+    rules = [one.name for one in VARIED if one.name in means]
+    result = {}
+    for kind in means[rules[0]]:
+        best = max(rules, key=lambda rule: float(np.mean([v for k, v in means[rule].items() if k != kind] or [0.0])))
+        result[kind] = best, means[best][kind]
+    return result
 
 
 def _variant_table(records: Sequence[Record]) -> str:
-    of, rows = _means(records), []
-    names = list(dict.fromkeys(name for name, _ in of))
-    for variant, says in VARIANTS.items():
-        have = [of[name, variant] for name in names if (name, variant) in of]
-        if have:
-            losses = (worst_loss(of, variant, rival) for rival in ("eigengap", "known"))
-            means = " / ".join(number(value) for value in np.mean(have, axis=0))
-            rows.append(
-                [variant, says, means, *(f"{number(loss)} ({on})" if loss > 0 else "none" for loss, on in losses)]
-            )
-    title = f"Means over {len(names)} sets, and the largest loss of ARI on one of them."
-    head = ["variant", "what it is", "mean NMI / ACC / ARI", "worst loss to eigengap", "worst loss to known"]
-    return f"{title}\n\n{table(head, rows)}"
+    means = by_kind(records)
+    kinds = list(next(iter(means.values())))
+    rows = [
+        [variant, VARIANTS[variant], number(float(np.mean(list(of.values())))), *(number(of[kind]) for kind in kinds)]
+        for variant, of in means.items()
+    ]
+    left_out = unseen(means)
+    sets = len({r["data"] for r in records})
+    title = f"Mean ARI over kinds, and of each kind: {sets} sets, up to {DRAWS} draws of each."
+    told = ", ".join(f"{number(value)} on {kind} (by {rule})" for kind, (rule, value) in left_out.items())
+    mean = number(float(np.mean([value for _, value in left_out.values()])))
+    said = f"Each kind by the variant that is the best on the others: {told}; in the mean **{mean}**."
+    return f"{title}\n\n{table(['variant', 'what it is', 'mean', *kinds], rows)}\n{said}\n"
 
 
-SHOWN = ("known", "default", "eigengap", "modularity", "total persistence")
+SHOWN = ("known", "default", "eigengap")
 
 
 def _set_table(records: Sequence[Record]) -> str:
-    """The number of clusters and the ARI by set, of whole sets."""
+    """The number of clusters and the ARI by set, of whole sets and first draws."""
     whole = {(str(r["data"]), str(r["variant"])): r for r in records if r["draw"] == 0}
     rows = []
     for name in dict.fromkeys(name for name, _ in whole):
         of = [whole[name, variant] for variant in SHOWN]
         rows.append([name, f"{of[0]['m']:,}", *(f"{r['n_clusters']}: {number(float(str(r['ari'])))}" for r in of)])
-    title = "Each whole set: number of clusters, and ARI of the labels of a run that is told it."
+    title = "Each set: number of clusters, and ARI of the labels of a run that is told it."
     return f"{title}\n\n{table(['data', 'samples', *SHOWN], rows)}"
 
 
@@ -429,4 +349,5 @@ def _noise_table(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    script(measure, COLUMNS, (*OPEN, *TABLES), noise={"action": "store_true"})
+    sets = [name for names in KINDS.values() for name in names]
+    script(measure, COLUMNS, [*sets, *battery.sets()], noise={"action": "store_true"})

@@ -22,14 +22,12 @@ from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import Params, datasets, run
-from ips2_dask.kernels import choice, density, rounding
-from ips2_dask.kernels.density import Level
+from ips2_dask.kernels import density, rounding
 from ips2_dask.metrics import accuracy
 
 Record = dict[str, Any]
 RESULTS = ROOT / "notebooks" / "results"
 NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not installed")
-VARIED = {variant.name: variant for variant in numbers.VARIED}
 
 # ---- scripts and tables
 
@@ -42,7 +40,7 @@ VARIED = {variant.name: variant for variant in numbers.VARIED}
         ("choosing", ["--data", "iris", "--systems", "ips2,kmeans,auto"], 3),
         ("copies", ["--data", "iris,digits:8@300"], 2 * len(copies.VARIANTS)),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
-        ("number_of_clusters", ["--data", "iris"], len(numbers.VARIANTS)),
+        ("number_of_clusters", ["--data", "iris"], 3 * len(numbers.VARIANTS)),
     ],
 )
 def test_a_script_writes_records_of_which_its_tables_are_made(
@@ -233,46 +231,41 @@ def test_rules_choose_among_the_roundings_of_the_same_run() -> None:
 # ---- rules for the number of clusters
 
 
-def trees(seed: int) -> list[list[Level]]:
-    """Two trees with a few cuts each, of which some may have none."""
-    rng = np.random.default_rng(seed)
-    cuts = (rng.choice(np.arange(2, 12), rng.integers(0, 6), replace=False) for _ in range(2))
-    return [[Level(int(c), rng.random(), 3 * rng.random(), 2.0) for c in sorted(own)] for own in cuts]
+def test_a_kind_is_scored_by_the_variant_that_is_the_best_on_the_others() -> None:
+    scored = {"default": {"a": 0.9, "b": 0.2, "c": 0.5}, "widths 1": {"a": 0.1, "b": 0.8, "c": 0.6}}
+    records: list[Record] = [
+        {"variant": variant, "kind": kind, "data": f"{kind}{i}", "draw": draw, "ari": ari + (draw - 1) / 10}
+        for variant, of in scored.items()
+        for kind, ari in of.items()
+        for i in range(2)
+        for draw in range(3)
+    ]
+    means = numbers.by_kind(records)
+    assert {v: {k: pytest.approx(x) for k, x in of.items()} for v, of in scored.items()} == means
+    found = numbers.unseen(means)
+    assert {kind: rule for kind, (rule, _) in found.items()} == {"a": "widths 1", "b": "default", "c": "default"}
+    assert [value for _, value in found.values()] == [pytest.approx(x) for x in (0.1, 0.2, 0.5)]
 
 
-@pytest.mark.parametrize("name", ["widths 1+0.64", "close 0.8", "penalty 1", "few 100", "nearly 0.98"])
-def test_a_variant_with_the_default_s_value_is_the_default(name: str) -> None:
-    assert VARIED[name]._replace(name="", says="") == numbers.Variant("", "")
-    for seed in range(200):
-        found, expected = (
-            numbers.by_density(trees(seed), (38, 24), VARIED[name]),
-            choice.by_density(trees(seed), (38, 24)),
-        )
-        assert (found is None) == (expected is None)
-        if expected is not None:
-            assert found == expected.candidates[0]
-
-
-def test_variants_of_the_rule_weigh_persistence_and_span_otherwise() -> None:
-    cuts = [[Level(2, 0.8, 0.1, 2.0), Level(4, 0.6, 0.4, 2.0), Level(8, 0.5, 1.0, 2.0)]]  # scores .4, .45 and .4375
-    names = ("close 0.8", "close 0.95", "close 1", "penalty 0", "penalty 1", "product 0.3")
-    found = [numbers.by_density(cuts, [38], VARIED[name]) for name in names]
-    assert [one.n_clusters for one in found if one is not None] == [8, 8, 4, 2, 8, 8]
-    modularities = {2: 0.5, 3: 0.595, 4: 0.6, 5: 0.55}
-    chosen = [numbers.by_modularity(modularities, nearly).n_clusters for nearly in (0.8, 0.9, 0.98, 1.0)]
-    assert chosen == [2, 3, 3, 4]
+def test_a_draw_keeps_the_labels_of_its_rows() -> None:
+    whole, drawn, few = (numbers.known(name, draw, 0) for name, draw in (("iris", 0), ("iris", 1), ("digits@200", 0)))
+    assert (len(whole.X), len(drawn.X), len(few.X)) == (150, 120, 200)
+    rows = {tuple(x): int(y) for x, y in zip(whole.X, whole.references[0], strict=True)}
+    assert [rows[tuple(x)] for x in drawn.X] == drawn.references[0].tolist()
+    assert few.score(few.references[0]) == 1.0
+    assert numbers.kind_of("digits@200") == "shapes"
+    assert numbers.kind_of("digits@400") == "images"
 
 
 @NEEDED
 @pytest.mark.slow
 def test_the_default_is_what_a_run_chooses_and_says_of_noise() -> None:
     of = {r["variant"]: r for r in numbers.measure(["iris"])}
-    data = known_sets.labelled_data("iris")
+    data = known_sets.labelled_data("iris", 2)
     with known_sets.measuring():
-        found = run(data.X, Params(max_clusters=numbers.MOST)).choice
+        found = run(data.X, Params(n_clusters="auto")).choice
     assert found is not None
-    assert (of["default"]["n_clusters"], of["default"]["rule"]) == (found["n_clusters"], found["rule"])
-    assert of["default"]["bound"] == pytest.approx(found["noise"])
+    assert of["default"]["n_clusters"] == found["n_clusters"]
     assert of["known"]["n_clusters"] == data.classes
     noise = list(numbers.of_noise((2,), {40: 1}))
     assert [(r["shape"], r["m"]) for r in noise] == [(shape, 40) for shape, c in numbers.SHAPES.items() if 10 * c <= 40]

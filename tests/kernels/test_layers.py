@@ -50,7 +50,7 @@ def test_stability_is_persistence_times_span_and_persistence_the_mean_over_the_p
         assert len(sizes) == one.n_clusters == len(one.each)
         assert one.persistence == pytest.approx((sizes * one.each).sum() / len(X))
         assert 0 <= one.each.min() <= one.each.max() <= 1
-        joined = leaves.joined_at(one.smallest * np.exp(one.span / 2))
+        joined = leaves.joined_at(one.smallest * np.exp(one.span))
         ends = leaves.merged_at(one.smallest)
         for leaf in range(one.n_clusters):
             own = joined[one.labels == leaf]

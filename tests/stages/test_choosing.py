@@ -17,7 +17,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.datasets import load
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
-from ips2_dask.kernels.density import Level
+from ips2_dask.kernels.density import Layer
 from ips2_dask.paper import data as synthetic
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.progress import Progress
@@ -97,57 +97,41 @@ def test_blobs_are_clusters_without_a_warning(m: int, c: int, f: int) -> None:
     assert choice["warnings"] == []
 
 
-def test_of_cuts_that_separate_nearly_as_well_the_one_that_stays_the_longest_is_chosen() -> None:
-    first = [Level(2, 0.5, 3.0, 9.0), Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.9, 3.0), Level(9, 0.2, 2.0, 2.0)]
-    second = [Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.7, 3.0)]
+def layer(c: int, persistence: float, span: float) -> Layer:
+    return Layer(np.zeros(1, np.int32), persistence * span, persistence, span, 2.0, np.zeros(c))
+
+
+def test_the_cut_of_the_largest_mean_stability_is_chosen() -> None:
+    first = [layer(2, 0.5, 1.0), layer(4, 0.8, 0.2), layer(6, 0.7, 0.9)]
+    second = [layer(4, 0.8, 0.2), layer(6, 0.5, 0.7)]
     found = kernel.by_density([first, second], [20, 12])
     assert found is not None
     assert found.n_clusters == 6
-    assert [one.n_clusters for one in found.candidates] == [6, 4, 2, 9]
-    assert found.candidates[0].persistence == pytest.approx(0.7)
-    assert found.candidates[0].span == pytest.approx(0.8)
-    assert found.candidates[2].persistence == pytest.approx(0.25)  # one of two trees has such a cut
+    assert [one.n_clusters for one in found.candidates] == [6, 2, 4]
+    assert found.candidates[0] == kernel.Candidate(6, *(pytest.approx(value) for value in (0.49, 0.6, 0.8)))
+    assert found.candidates[1].score == pytest.approx(0.25)  # one of two trees has such a cut
     assert kernel.by_density([[], []], [20, 12]) is None
 
 
 def test_a_tree_on_too_few_columns_for_so_many_clusters_does_not_count_against_them() -> None:
-    few, many = Level(3, 0.4, 0.5, 9.0), Level(9, 0.8, 0.9, 3.0)
+    few, many = layer(3, 0.4, 0.5), layer(9, 0.8, 0.9)
     found = kernel.by_density([[few, many], [few]], [12, 7])
     assert found is not None
-    assert found.candidates[0] == kernel.Candidate(9, pytest.approx(0.8 * 8 / 9), 0.8, 0.9)
+    assert found.candidates[0] == kernel.Candidate(9, pytest.approx(0.72), 0.8, 0.9)
     other = kernel.by_density([[few, many], [few]], [12, 8])
     assert other is not None
     assert [one.persistence for one in other.candidates if one.n_clusters == 9] == [pytest.approx(0.4)]
 
 
-def test_modularity_is_that_of_newman() -> None:
-    U = np.array([[0, 1, 0, 0], [1, 7, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]], float)  # a path, and a loop that counts not
-    labels = np.array([0, 0, 1, 1])
-    A = U - np.diag(np.diag(U))
-    degrees, total = A.sum(axis=0), A.sum()
-    expected = sum(
-        A[i, j] - degrees[i] * degrees[j] / total for i in range(4) for j in range(4) if labels[i] == labels[j]
-    )
-    assert kernel.modularity(U, labels) == pytest.approx(expected / total)
-
-
-def test_a_level_persists_as_its_points_are_denser_than_where_its_leaves_end() -> None:
-    rng = np.random.default_rng(0)
-    X = np.concatenate([rng.normal(center, 0.1, (60, 2)) for center in ((0, 0), (4, 0), (0, 4))]).astype(np.float32)
+def test_a_tree_has_one_cut_for_each_number_of_leaves() -> None:
+    X = np.random.default_rng(0).normal(size=(900, 2)).astype(np.float32)
     edges = density.spanning_tree(X)
     assert edges is not None
-    (level,) = [one for one in density.levels(edges, len(X), 5) if one.n_clusters == 3]
-    cut = density.cut(edges, len(X), 3)
-    assert cut is not None
-    assert level.span > 1
-    assert cut.left_out == 0
-    ends = np.sort(edges[:, 2])[-2:]  # two edges join three clusters: the shorter one ends two of them
-    shortest = np.full(len(X), np.inf)
-    for a, b, length in edges:
-        for end in (int(a), int(b)):
-            shortest[end] = min(shortest[end], length)
-    inner = np.sort([1 - shortest[cut.labels == c].mean() / ends.min() for c in range(3)])
-    assert level.persistence == pytest.approx(inner.mean(), abs=0.02)
+    numbers = [one.n_clusters for one in density.cuts(edges, len(X), 60)]
+    assert len(numbers) > 5
+    assert numbers == sorted(set(numbers))
+    assert [one.n_clusters for one in density.cuts(edges, len(X), 9)] == [c for c in numbers if c <= 9]
+    assert density.cuts(np.zeros((0, 3)), 3, 10) == []
 
 
 def test_without_fast_plscan_the_eigengap_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +291,7 @@ def test_the_command_takes_auto_and_says_what_it_chose(tmp_path: Path, capsys: p
     given = [str(tmp_path / "x.npy"), "--out", str(tmp_path / "run"), "--clusters", "auto", "--max-clusters", "6"]
     assert main(["run", *given, "--serial", "--json"]) == 0
     said = capsys.readouterr().out
-    assert "3 of up to 6 chosen by persistence 0." in said
+    assert "3 of up to 6 chosen by stability " in said
     assert json.loads(said.splitlines()[-1])["choice"]["considered"] == 6
 
 
@@ -324,5 +308,5 @@ def test_of_at_most_two_there_are_two() -> None:
 
 def test_a_plan_counts_the_largest_number() -> None:
     source = open_source(np.random.default_rng(0).normal(size=(50, 3)))
-    auto, plain = (plan_run(source, p, Resources()) for p in (Params(max_clusters=12), Params(n_clusters=12)))
-    assert auto == plain
+    auto, plain = (plan_run(source, p, Resources()) for p in (Params(max_clusters=12), Params(n_clusters=10)))
+    assert auto == plain  # one for five samples, at most
