@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 OPTION_NAMES = {
@@ -19,6 +20,32 @@ OPTION_NAMES = {
 def option(name: str) -> str:
     """The command line's option of a parameter."""
     return "--" + OPTION_NAMES.get(name, name).replace("_", "-")
+
+
+LETTERS = {"n_clusters": "c", "n_neighbors": "k"}
+"""Parameters that have a letter."""
+
+
+def heading(name: str) -> str:
+    """The head of a column: a parameter's letter, or the name in words."""
+    return LETTERS.get(name, name.replace("_", " "))
+
+
+def plain(value: object) -> str:
+    """The value of a parameter."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def setting(values: Mapping[str, object]) -> str:
+    """Parameters and their values: c = 5, k = 10, metric = cosine."""
+    return ", ".join(f"{heading(name)} = {plain(value)}" for name, value in values.items())
+
+
+def unsure(swept: Collection[str]) -> str | None:
+    """What is to be said of a ranking that compares metrics or scales."""
+    if {"metric", "scale"}.isdisjoint(swept):
+        return None
+    return "without labels the better metric or scale can't be told reliably; docs/tables.md says what to try first"
 
 
 def size(n: float) -> str:

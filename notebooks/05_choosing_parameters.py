@@ -12,12 +12,12 @@
 # ---
 
 # %% [markdown]
-# # Choosing c, k and sigma
+# # Choosing parameters
 #
-# Three numbers decide most of a run: how many clusters (c), how large a neighbourhood is (k), and how sharply the
-# tensor tells equal pairs from unequal ones (sigma). Without known labels there is no single right answer, but there
-# is evidence. This notebook collects it in three ways: the **density** of one run's embedding, a **sweep** over all
-# three numbers, and the **stability** of what the sweep ranks first.
+# Three numbers decide about a run: how many clusters (c), how large a neighbourhood is (k), and how sharply the
+# tensor tells equal pairs from unequal ones (sigma); and, before all, by which **metric** samples are near, on which
+# **scale**. Without known labels there is no single right answer, but there is evidence. This notebook collects it by
+# the **density** of one run's embedding, and by **sweeps** over the numbers, and over metrics and scales.
 
 # %% tags=["parameters"]
 data = "digits"  # a name of ips2_dask.datasets, or a file
@@ -75,20 +75,21 @@ plt.show()
 # %% [markdown]
 # ## Many runs: a sweep
 #
-# On the command line: `ips2 sweep x.npy --clusters 4:14 --neighbors 5,10 --sigma .2,1 --out DIR`. All runs live in one
-# directory, and every stage is computed once for all that share it: the graph for each k, the degrees and eigenpairs
-# of the tensor for each k and sigma. Each run is then judged by three criteria that need no labels:
+# On the command line: `ips2 sweep x.npy --clusters 4:14 --neighbors 5,10 --sigma .2,1 --out DIR`. Any parameter can be
+# swept, in Python by a grid as scikit-learn's `ParameterGrid` takes it. All runs live in one directory, and every stage
+# is computed once for all that share it: here the graph for each k, the degrees and eigenpairs of the tensor for each
+# k and sigma. Each run is then judged without labels:
 #
 # - **stability**: the labels of random 80 % of the samples, embedded and clustered anew, agree with the labels of all
 #   (adjusted Rand index). A wrong c has to cut or join clusters somewhere, and does so elsewhere each time.
-# - **silhouette**: how much nearer a sample is to its own cluster than to the next one, in the embedding.
-# - **conductance**: the share of a cluster's edges that leave it. It can hardly fall as c grows, so it holds the
-#   others back from splitting what belongs together.
+# - **modularity**: the share of the weight of the pairwise similarity S that is within clusters, less what a
+#   random graph of the same degrees has there. S is the same for every c, k and sigma.
 #
-# Each has its own bias; the mean of the three ranks has less.
+# The **score** is their product: both are about 0 for labels that say nothing, whatever the parameters are.
 
 # %%
-found = sweep(X, clusters, neighbors, sigma, store=folder / "sweep", resamples=resamples)
+grid = {"n_clusters": clusters, "n_neighbors": neighbors, "sigma": sigma}
+found = sweep(X, grid, store=folder / "sweep", resamples=resamples)
 print("best:", found.best.setting)
 pd.DataFrame(found.computed, index=[f"computed, for {len(found.points)} runs"])
 
@@ -97,11 +98,11 @@ table = pd.DataFrame(found.table()).drop(columns=["seconds", "labels"])
 table.head(8).round(3).style.format(precision=3).hide(axis="index")
 
 # %%
-figure, axes = plt.subplots(2, 2, figsize=(11, 6.6), layout="constrained")
+figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
 plots.criteria(found.table(), list(axes.flat))
 
 # %% [markdown]
-# *Reading the figure.* Look for a c where stability and silhouette have a peak together, and where the lines of
+# *Reading the figure.* Look for a c where stability and modularity are high together, and where the lines of
 # different k and sigma agree: a peak that only one setting has is luck. sigma rarely matters much; k does, because it
 # says how far a neighbourhood reaches, and its price grows with the fourth power.
 #
@@ -116,6 +117,22 @@ if known is not None:
     nmi = [scores(known, found.run(rank + 1).labels)["nmi"] for rank in range(len(found.points))]
     print(f"NMI of the first {nmi[0]:.3f}, of auto {scores(known, auto.labels)['nmi']:.3f}, "
           f"of the best of all {max(nmi):.3f} (rank {int(np.argmax(nmi)) + 1}), of the last {nmi[-1]:.3f}")
+
+# %% [markdown]
+# ## Metrics and scales
+#
+# For the number of clusters that was found, a second sweep compares metrics and scales. The score tells where a metric
+# fails altogether, and **not which of several good ones is best** (`docs/tables.md`, Which metric and scale, has figures
+# on known sets). Where scores are close, take what suits such data: cosine for documents, z-scores for tables.
+
+# %%
+c = found.best.params.n_clusters
+grid = {"n_clusters": [c], "metric": ["euclidean", "cosine", "correlation"], "scale": ["none", "zscore"]}
+metrics = sweep(X, grid, store=folder / "metrics", resamples=resamples)
+table = pd.DataFrame(metrics.table()).drop(columns=["n_clusters", "seconds", "labels"])
+if known is not None:
+    table["nmi"] = [scores(known, metrics.run(rank).labels)["nmi"] for rank in table["rank"]]
+table.round(3).style.format(precision=3).hide(axis="index")
 
 # %% [markdown]
 # ## The winner

@@ -181,7 +181,9 @@ def test_the_estimators_work_or_say_why_not(few: Few, kind: type[IPS2], n_cluste
 def test_a_sweep_works_or_says_why_not(few: Few, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("sweep")
     params = Params(**SETTINGS[name])
-    found = said(lambda: sweep(few.X, (2, 3, 5), params=params, store=folder, features=few.features, files=False))
+    found = said(
+        lambda: sweep(few.X, {"n_clusters": (2, 3, 5)}, params, store=folder, features=few.features, files=False)
+    )
     if found is not None:
         assert [len(found.points), np.isfinite([[*p.criteria.values()] for p in found.points]).all()] == [3, True]
 

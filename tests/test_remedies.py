@@ -509,11 +509,12 @@ def small(module: str, name: str, value: int, step: Step) -> Callable[[Desk], An
     return inner
 
 
-def swept(*args: Any, **values: Any) -> Callable[[Desk], Any]:
+def swept(grid: Any, **values: Any) -> Callable[[Desk], Any]:
     """A sweep."""
-    return lambda desk: sweep(X, *args, store=desk.out, files=False, resamples=1, **values)
+    return lambda desk: sweep(X, grid, Params(**values), store=desk.out, files=False, resamples=1)
 
 
+TWO = {"n_clusters": [2]}
 SWEPT, RAN, PREDICT = "sweeps/grid.py", "runs/run.py", "runs/predict.py"
 RESULTS = "runs/results.py"
 DIRECTORY, SCANPY = "runs/maintenance.py", "scanpy.py"
@@ -542,7 +543,7 @@ CASES: list[Case] = [
             fit(X=TWICE, metric="precomputed", duplicates="keep"),
         ),
     ),
-    Case("sweeps/grid.py: n_clusters: leave 1 out", swept((1, 2)), (swept((2,)),)),
+    Case("sweeps/grid.py: n_clusters: leave 1 out", swept({"n_clusters": [1, 2]}), (swept({"n_clusters": [2]}),)),
     Case(
         f"{FIELDS}: {{}}: choose one of them", fit(fusion="both"), tuple(fit(fusion=one) for one in CHOICES["fusion"])
     ),
@@ -825,23 +826,21 @@ CASES: list[Case] = [
     ),
     # sweeps
     Case(
-        f"{SWEPT}: sigma: leave it out",
-        swept([2, 3], None, [0.5, 1], params=Params(tensor="decomposable")),
-        (swept([2, 3], params=Params(tensor="decomposable")),),
+        f"{SWEPT}: grid: give names of parameters, each with a list of values",
+        swept([2, 3]),
+        (swept({"n_clusters": [2, 3]}),),
     ),
-    Case(f"{SWEPT}: {{}}: give {{}}", swept([]), (swept([2]),)),
-    Case(f"{SWEPT}: {{}}: leave it out", swept([2], [4, 6], params=Params(n_neighbors=7)), (swept([2], [4, 6]),)),
-    Case(f"{SWEPT}: max_clusters: leave it out", swept([2], params=Params(max_clusters=5)), (swept([2]),)),
-    Case(f"{SWEPT}: n_eigenpairs: leave it out", swept([2, 3], params=Params(n_eigenpairs=9)), (swept([2, 3]),)),
+    Case(f"{SWEPT}: grid: give a field of Params", swept({"neighbors": [5]}), (swept({"n_neighbors": [5]}),)),
+    Case(f"{SWEPT}: {{}}: leave it out", swept(TWO, max_clusters=5), (swept(TWO),)),
     Case(
         "sweeps/result.py: rank: give one of the table's",
-        lambda desk: swept([2])(desk).run(2),
-        (lambda desk: swept([2])(desk).run(1),),
+        lambda desk: swept(TWO)(desk).run(2),
+        (lambda desk: swept(TWO)(desk).run(1),),
     ),
     Case(
         "sweeps/result.py: {}: run the sweep, which continues what is there",
         lambda desk: open_sweep(desk.folder / "sweep"),
-        (lambda desk: (sweep(X, [2], store=desk.folder / "sweep", files=False), open_sweep(desk.folder / "sweep")),),
+        (lambda desk: (sweep(X, TWO, store=desk.folder / "sweep", files=False), open_sweep(desk.folder / "sweep")),),
     ),
     # commands
     Case(

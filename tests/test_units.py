@@ -178,7 +178,10 @@ def test_what_is_shown_is_in_the_users_unit(power: int) -> None:
 def test_the_estimator_and_a_sweep_take_any_unit(tmp_path: Path) -> None:
     X = table()
     assert (IPS2(3).fit(X * 2.0**-900).labels_ == IPS2(3).fit(X).labels_).all()
-    found = [sweep(X * 2.0**j, (2, 3), store=tmp_path / str(j), files=False).best.params.n_clusters for j in (0, -900)]
+    found = [
+        sweep(X * 2.0**j, {"n_clusters": (2, 3)}, store=tmp_path / str(j), files=False).best.params.n_clusters
+        for j in (0, -900)
+    ]
     assert found[0] == found[1]
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ips2_dask.bench import records
-from ips2_dask.cli.options import Part, add, add_params, add_resources, params_of, resources_of
+from ips2_dask.cli.options import Part, add, add_params, add_resources, numbers, params_of, resources_of, whole_numbers
 from ips2_dask.errors import BadInput
-from ips2_dask.sweeps.grid import numbers, whole_numbers
 
 FEATURES, CLUSTERS = 64, 20  # of generated data, unless told
 OPERATORS = ("matrix-free", "triplets")

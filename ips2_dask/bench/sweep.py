@@ -35,7 +35,7 @@ def measure(
     page too. The ratio is that of the sweep to the mean of the two runs around it. Between them stand records of kind
     "part": seconds of each stage over all points, and of the criteria, which other processes compute meanwhile.
     """
-    swept = {"clusters": clusters, "neighbors": neighbors, "sigma": sigma}
+    swept = {"n_clusters": clusters, "n_neighbors": neighbors, "sigma": sigma}
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": workers}
     many = {"source": data.X, "workers": workers, "params": {"random_state": seed}, "swept": swept}
     alone = {"random_state": seed, "n_clusters": max(clusters), "n_neighbors": max(neighbors)}
@@ -63,8 +63,7 @@ def work(job: Mapping[str, Any]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
         if job["swept"]:
-            how: Any = {"params": params, "resources": resources, "store": store, "own_cluster": True}
-            result = sweep(job["source"], **job["swept"], **how)
+            result = sweep(job["source"], job["swept"], params, resources, store=store, own_cluster=True)
             answer = {"points": len(result.points), "times": result.computed, "parts": _parts(result.points)}
         else:
             run(job["source"], params, resources, store=store, own_cluster=True)

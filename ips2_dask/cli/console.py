@@ -18,11 +18,23 @@ from ips2_dask.plan.sizes import Role
 from ips2_dask.plan.work import USABLE
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
-from ips2_dask.wording import SCORES, WAYS, count, duration, size, stage_results, without_columns
+from ips2_dask.wording import (
+    SCORES,
+    WAYS,
+    count,
+    duration,
+    heading,
+    plain,
+    setting,
+    size,
+    stage_results,
+    unsure,
+    without_columns,
+)
 
-_CRITERIA = ("stability", "silhouette", "conductance")
-_SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
-"""Columns of a sweep's table."""
+_CRITERIA = ("score", "stability", "modularity")
+_SWEPT = ("rank", *Params.__dataclass_fields__, *_CRITERIA, "nmi", "smallest")
+"""Columns of a sweep's table, where there are such."""
 
 _LEFT = ("stage", "what", "found", "state", "id", "manager", "submitted", "run directory")
 """Columns of words."""
@@ -128,15 +140,15 @@ def print_sweep(
     """Print the best points of a sweep, how often each stage was computed, and the files."""
     points = count(len(rows), "point")
     console = _console(f"{name}: {shape[0]:,} samples x {shape[1]:,} features, {points}, best first")
-    columns = ("rank", "clusters", "neighbors", "sigma", "mean_rank", *_CRITERIA, "nmi", "smallest")
-    shown = [name for name in columns if name in rows[0]]
-    table = _table(*(_SHORT.get(name, name) for name in shown))
+    shown = [name for name in _SWEPT if name in rows[0]]
+    table = _table(*("NMI" if name == "nmi" else heading(name) for name in shown))
     for row in rows[: max(top, 1)]:
-        cells = [f"{row[n]:.3f}" if n in (*_CRITERIA, "nmi") else f"{row[n]:g}" for n in shown]
+        cells = [f"{row[n]:.3f}" if n in (*_CRITERIA, "nmi") else plain(row[n]) for n in shown]
         table.add_row(*cells, style="bold" if row["rank"] == 1 else None)
     console.print(table)
-    best = "c = {clusters}, k = {neighbors}, sigma = {sigma:g}".format(**rows[0])
+    best = setting({name: row for name, row in rows[0].items() if name in Params.__dataclass_fields__})
     _line(console, "best", f"{best}: {where} is now its run")
+    _line(console, "note", unsure(rows[0]))
     _line(console, "computed", ", ".join(f"{stage} {n}" for stage, n in computed.items()) + f" times for {points}")
     _line(console, "files", f"{where}/sweep: table.csv, table.json, sweep.png, sweep.svg, sweep.html")
 

@@ -64,11 +64,16 @@ def add_all(parser: argparse.ArgumentParser, parts: Sequence[Part]) -> None:
             add(parser, part)
 
 
-def _bandwidth(text: str) -> str | float:
+def _word_or_number(text: str) -> str | float:
     try:
         return float(text)
     except ValueError:
         return text
+
+
+def _words(text: str) -> list[str | float]:
+    """``none,zscore`` and ``mean,2``; `Params` knows which there are."""
+    return [_word_or_number(word) for word in text.split(",")]
 
 
 def _clusters(text: str) -> int | str:
@@ -78,27 +83,62 @@ def _clusters(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor auto") from None
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """``5:15`` (both ends included), ``5:15:5`` and ``5,7,9``, or several of them with commas, as numbers."""
+    values: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?::(\d+)(?::(\d+))?)?", word.strip())
+        step = int(match[3] or 1) if match else 0
+        if match is None or step < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list such as 5,7,9 and no range such as 5:15 or 5:15:5")
+        values += range(int(match[1]), int(match[2] or match[1]) + 1, step)
+    if not values:
+        raise argparse.ArgumentTypeError(f"{text!r} is a range without a number in it")
+    return tuple(values)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """``.2,1,4`` as numbers."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as .2,1,4") from None
+
+
 TYPES: dict[str, dict[str, Any]] = {
     "int": {"type": int, "metavar": "N"},
     "float": {"type": float, "metavar": "X"},
     "int | Any": {"type": _clusters, "metavar": "N|auto"},
-    "str | float": {"type": _bandwidth, "metavar": "mean|median|X"},
+    "str | float": {"type": _word_or_number, "metavar": "mean|median|X"},
 }
 """How an option is read whose parameter in `Params` is of a type."""
 
+LISTS = {"int": whole_numbers, "int | Any": whole_numbers, "float": numbers}
+"""How a sweep's list is read of a parameter that is of a type; others are words."""
 
-def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """Add an option for each parameter of the method, except those in ``without``, as the docstring of it begins."""
-    group = parser.add_argument_group("method")
+
+def add_params(parser: argparse.ArgumentParser, lists: Mapping[str, str | None] | None = None) -> None:
+    """Add an option for each parameter of the method, as the docstring of it begins.
+
+    With ``lists`` each of them takes a list, for a sweep. The names in it have this default, or no option where it is
+    None.
+    """
+    lists_of = (
+        "" if lists is None else ": lists such as .2,1 and none,zscore; of whole numbers also ranges such as 5:15"
+    )
+    group = parser.add_argument_group(f"method{lists_of}")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
     explained = entries(Params.__dataclass_fields__)
-    for name, field in Params.__dataclass_fields__.items():
-        if name not in without:
+    defaults = {name: field.default for name, field in Params.__dataclass_fields__.items()}
+    for name, default in {**defaults, "max_clusters": MAX_CLUSTERS, **(lists or {})}.items():
+        if lists is None or lists.get(name, name) is not None:
             text = " ".join(re.findall(r"^ {8}(\S.*)", explained[name], re.MULTILINE)) + " "
             sentence = re.split(r"(?<!eq)\.\s", text)[0].strip().replace("``", "").replace("%", "%%")
-            kind = str(field.type).removesuffix(" | None")
+            kind = str(Params.__dataclass_fields__[name].type).removesuffix(" | None")
             extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else TYPES[kind]
-            default = MAX_CLUSTERS if name == "max_clusters" else field.default
+            if lists is not None:
+                one = str(extra.get("metavar", "|".join(CHOICES.get(name, ())))).removesuffix("|auto")
+                extra = {"type": LISTS.get(kind, _words), "metavar": f"{one},..."}
             sentence += "" if default is None else f" (default {default})"
             group.add_argument(option(name), dest=name, default=None, help=sentence, **extra)
 

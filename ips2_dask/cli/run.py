@@ -40,7 +40,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.fields import parse_bytes
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, Params
+from ips2_dask.params import LEAST_RECALL, PRESETS, Params
 from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import disk_warning, keeps_limits
@@ -60,21 +60,13 @@ if TYPE_CHECKING:
 # ---- options
 
 
-SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
-"""Parameters whose values a sweep takes from its lists."""
-
-
 def _add_swept(parser: argparse.ArgumentParser) -> None:
     """Add the options on what a sweep tries."""
-    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
+    from ips2_dask.sweeps import RESAMPLES  # noqa: PLC0415  for this command alone
+    from ips2_dask.sweeps.grid import CLUSTERS, NOT_SWEPT  # noqa: PLC0415  the same
 
-    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
-    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
-    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
-    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
-    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
-    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
-    add(group, f"--resamples N={RESAMPLES}  subsamples for stability")
+    add_params(parser, {"n_clusters": f"{CLUSTERS[0]}:{CLUSTERS[-1]}", **dict.fromkeys(NOT_SWEPT)})
+    add(parser, f"--resamples N={RESAMPLES}  subsamples for stability")
 
 
 OUTPUT = f"""
@@ -122,7 +114,7 @@ OPTIONS: dict[str, tuple[Part, ...]] = {
     "run": (add_input, SIDE_INPUTS, RUN, OUTPUT, add_params, add_resources),
     "plan": (partial(add_input, optional=True), PLAN, add_params, add_resources),
     "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
-    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, partial(add_params, without=SWEPT), add_resources),
+    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, add_resources),
     "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
 }
 
@@ -280,13 +272,13 @@ def plan_command(options: argparse.Namespace) -> int:
 def sweep_command(options: argparse.Namespace) -> int:
     """Run the points that are missing, rank all points, and print the best."""
     from ips2_dask.sweeps import sweep  # noqa: PLC0415  for this command alone
+    from ips2_dask.sweeps.grid import CLUSTERS  # noqa: PLC0415  the same
 
+    given = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
     result = sweep(
         options.input,
-        options.swept_clusters,
-        options.swept_neighbors,
-        options.swept_sigma,
-        params_of(options),
+        {"n_clusters": CLUSTERS, **{name: values for name, values in given.items() if values is not None}},
+        Params(**PRESETS[options.preset]),
         resources_of(options),
         store=options.out,
         **input_of(options),
@@ -306,8 +298,6 @@ def sweep_command(options: argparse.Namespace) -> int:
 
 def _print_point(done: int, total: int, point: Point, found_there: bool) -> None:
     """Print a line on standard error for a point that is done."""
-    p = point.params
     seconds = "there already" if found_there else f"{sum(point.facts['seconds'].values()):.1f} s"
     criteria = "  ".join(f"{name} {value:.3f}" for name, value in point.criteria.items())
-    line = f"{done:>4}/{total} c={p.n_clusters} k={p.n_neighbors} sigma={p.sigma:g}  {criteria}  {seconds}"
-    print(line, file=sys.stderr, flush=True)
+    print(f"{done:>4}/{total} {point.setting}  {criteria}  {seconds}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How good a partition is without known labels: conductance on a graph, and stability when samples are left out."""
+"""How good a partition is without known labels: modularity on a graph, and stability when samples are left out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
 from ips2_dask.kernels.sparse import Matrix
-from ips2_dask.typing import Float, Float64, Int32, Int64
+from ips2_dask.typing import Float, Int32, Int64
 
 Edges = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
 
@@ -38,12 +38,11 @@ RESAMPLED_TOL = 1e-3
 """Largest residual of a replicate's eigenvectors: leaving samples out changes labels more than such an error."""
 
 
-def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Float64:
-    """Conductance of each cluster: the weight of edges that leave it over the smaller volume, its own or the rest's.
+def modularity(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> float:
+    """Newman's modularity of a partition of a weighted graph, from its edges part by part; 0 without an edge.
 
     ``parts`` iterable of (i, j, weight): every edge of the graph once, none of a sample with itself, no weight
-    negative; ``labels`` (m,). Returns (n_clusters,) float64: from 0, for a cluster without an edge to others, to 1;
-    1 too for a cluster without any edge, or an empty one.
+    negative; ``labels`` (m,).
     """
     between = np.zeros(n_clusters * n_clusters)
     for i, j, weight in parts:
@@ -51,10 +50,8 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
         between += np.bincount(a * n_clusters + b, weight, len(between))
     table = between.reshape(n_clusters, n_clusters)
     table = table + table.T  # an edge counts at both of its ends
-    volume = table.sum(axis=1)
-    cut = volume - np.diag(table)
-    smaller = np.minimum(volume, volume.sum() - volume)
-    return np.divide(cut, smaller, out=np.ones(n_clusters), where=smaller > 0)
+    shares = table / (table.sum() or 1.0)
+    return float(np.trace(shares) - (shares.sum(axis=1) ** 2).sum())
 
 
 def replicate(

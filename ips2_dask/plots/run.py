@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ips2_dask.params import Params
 from ips2_dask.plots.style import INK, MARKERS, MUTED, PALETTE, axis, legend, titled
 from ips2_dask.runs.run import Run
 from ips2_dask.typing import Float64
+from ips2_dask.wording import heading, plain, setting
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
@@ -165,45 +167,55 @@ def _named(ax: Axes, stages: list[Spent]) -> None:
 
 # ---- sweeps
 
-CRITERIA = {"stability": "more", "silhouette": "more", "conductance": "less", "mean_rank": "less"}
-"""What is drawn of a sweep's points, and which values are better."""
+CRITERIA = ("stability", "modularity", "score")
+"""What is drawn of a sweep's points; more is better."""
 
 LINES = ("-", "--", ":", "-.")
 
 
 def criteria(rows: Sequence[Mapping[str, Any]], axes: Sequence[Axes]) -> None:
-    """Draw each criterion and the mean rank of a sweep over the number of clusters, a line for each k and sigma.
+    """Draw each criterion and the score of a sweep over the parameter that has the most values.
+
+    There is a line for each combination of the others: the first of these has colours, the rest dashes and marks.
 
     Parameters
     ----------
     rows : list of dict
         `Sweep.table`; the point of rank 1 is ringed.
-    axes : sequence of 4 matplotlib.axes.Axes
+    axes : sequence of 3 matplotlib.axes.Axes
     """
-    rows = sorted(rows, key=lambda row: (row["neighbors"], row["sigma"], row["clusters"]))
-    ks, sigmas = (sorted({row[name] for row in rows}) for name in ("neighbors", "sigma"))
-    counts, best = sorted({row["clusters"] for row in rows}), min(rows, key=lambda row: row["rank"])
-    families = dict.fromkeys((row["neighbors"], row["sigma"]) for row in rows)
-    for ax, (name, better) in zip(map(axis, axes), CRITERIA.items(), strict=True):
-        for k, sigma in families:
-            some = [row for row in rows if (row["neighbors"], row["sigma"]) == (k, sigma)]
-            at = sigmas.index(sigma)
-            look: dict[str, Any] = {"linestyle": LINES[at % len(LINES)], "marker": MARKERS[at % len(MARKERS)]}
-            tone, text = PALETTE[ks.index(k) % len(PALETTE)], f"k = {k}, sigma = {sigma:g}"
-            x, y = ([row[of] for row in some] for of in ("clusters", name))
-            ax.plot(x, y, color=tone, label=text, markersize=4, **look)
-        place = best["clusters"], best[name]
+    names = [name for name in rows[0] if name in Params.__dataclass_fields__]
+    values = {name: sorted({row[name] for row in rows}, key=_numbers_first) for name in names}
+    over = max(names, key=lambda name: len(values[name]))  # of equals the first
+    ticks = values[over] if all(isinstance(value, int | float) for value in values[over]) else range(len(values[over]))
+    others = [name for name in names if name != over and len(values[name]) > 1]
+    rows = sorted(rows, key=lambda row: [values[name].index(row[name]) for name in (*others, over)])
+    places = [ticks[values[over].index(row[over])] for row in rows]
+    of = [tuple(row[name] for name in others) for row in rows]
+    families = list(dict.fromkeys(of))
+    first, rest = ([*dict.fromkeys(family[part] for family in families)] for part in (slice(1), slice(1, None)))
+    best = min(range(len(rows)), key=lambda at: rows[at]["rank"])
+    for ax, name in zip(map(axis, axes), CRITERIA, strict=True):
+        for family in families:
+            some = [at for at in range(len(rows)) if of[at] == family]
+            look, tone = rest.index(family[1:]), PALETTE[first.index(family[:1]) % len(PALETTE)]
+            how: dict[str, Any] = {"linestyle": LINES[look % len(LINES)], "marker": MARKERS[look % len(MARKERS)]}
+            text = setting(dict(zip(others, family, strict=True)))
+            ax.plot([places[at] for at in some], [rows[at][name] for at in some], color=tone, label=text, ms=4, **how)
+        place = places[best], rows[best][name]
         ax.plot(*place, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
         ax.annotate(f"{place[1]:.3g}", place, (9, 6), textcoords="offset points", color=INK, fontsize="small")
         ax.margins(y=0.12)
-        if len(counts) <= 16:
-            ax.set_xticks(counts)
+        if len(ticks) <= 16:
+            ax.set_xticks(ticks, [plain(value) for value in values[over]])
         ax.tick_params(colors=MUTED)
-        words = name.replace("_", " ")
-        titled(ax, f"{words.capitalize()} ({better} is better)", "clusters c", words)
-        if name == "mean_rank":
-            ax.invert_yaxis()
+        titled(ax, name.capitalize(), "clusters c" if over == "n_clusters" else heading(over), name)
     if len(families) > 1:
-        marks, names = axes[0].get_legend_handles_labels()
-        place_of: dict[str, Any] = {"loc": "outside lower center", "ncols": min(4, len(names)), "frameon": False}
-        axes[0].figure.legend(marks, names, labelcolor=INK, **place_of)
+        marks, texts = axes[0].get_legend_handles_labels()
+        columns = min(4, len(texts), max(1, 120 // (10 + max(map(len, texts)))))
+        place_of: dict[str, Any] = {"loc": "outside lower center", "ncols": columns, "frameon": False}
+        axes[0].figure.legend(marks, texts, labelcolor=INK, **place_of)
+
+
+def _numbers_first(value: Any) -> tuple[bool, Any]:
+    return (False, value) if isinstance(value, int | float) else (True, str(value))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.runs.maintenance import check_directory
+from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.sweeps import grid
+from ips2_dask.sweeps.grid import CLUSTERS, Grid, points, varied
 from ips2_dask.sweeps.judge import judged
 from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep, open_sweep
 
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["Point", "Sweep", "open_sweep", "sweep"]
-
-CLUSTERS = range(2, 16)
-"""Numbers of clusters that are tried unless others are asked for."""
 
 RESAMPLES = 2
 """Subsamples of each point that its stability is the mean of, unless another number is asked for."""
@@ -43,9 +42,7 @@ OnPoint = Callable[[int, int, Point, bool], None]
 
 def sweep(
     source: Any,
-    clusters: Iterable[int] = CLUSTERS,
-    neighbors: Iterable[int] | None = None,
-    sigma: Iterable[float] | None = None,
+    grid: Grid | None = None,
     params: Params | None = None,
     resources: Resources | None = None,
     *,
@@ -63,22 +60,21 @@ def sweep(
     on_point: OnPoint | None = None,
     files: bool = True,
 ) -> Sweep:
-    """Run every combination of c, k and sigma, and rank them without known labels.
+    """Run every combination of some parameters' values, and rank them without known labels.
 
-    All runs are in one directory: a graph is built once for each k, the tensor's degrees once for each k and sigma, the
-    eigenpairs too, for the largest c. What an earlier call has done is not done again. In the end the directory is that
-    of the best run, and its folder ``sweep`` holds ``table.csv``, ``table.json``, ``sweep.png``, ``sweep.svg`` and
-    ``sweep.html``.
+    All runs are in one directory, where each stage is computed once for all that share it: a graph once for each metric
+    and scale, the eigenpairs once for all c. What an earlier call has done is not done again. In the end the
+    directory is that of the best run, and its folder ``sweep`` holds ``table.csv``, ``table.json``, ``sweep.png``,
+    ``sweep.svg`` and ``sweep.html``.
 
     Parameters
     ----------
     source : whatever `ips2_dask.run` takes
-    clusters, neighbors : iterables of int
-        Values of c and k; k is that of ``params`` by default.
-    sigma : iterable of float, optional
-        Values of sigma; that of ``params`` by default.
+    grid : dict of lists, or list of such, optional
+        Names of parameters with the values to try, as `sklearn.model_selection.ParameterGrid` takes them: all of
+        `Params` but ``max_clusters`` and ``n_eigenpairs``. By default ``{"n_clusters": range(2, 16)}``.
     params : Params, optional
-        Everything else.
+        What the grid does not name.
     resources, client, labels_column, transpose, features, text, own_cluster, similarity, knn_graph, progress
         As of `ips2_dask.run`.
     store : path
@@ -109,19 +105,19 @@ def sweep(
     >>> from ips2_dask import sweep
     >>> X, _ = make_blobs(120, centers=3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     result = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
+    ...     result = sweep(X, {"n_clusters": range(2, 6)}, store=folder + "/sweep", files=False)
     ...     print(result.best.params.n_clusters, len(result.points), result.computed["neighbors"])
     3 4 1
     """
     params, resources = params or Params(), resources or Resources()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     check_client(client)
-    ks = (params.n_neighbors,) if neighbors is None else neighbors
-    points = grid.grid(params, clusters, ks, (params.sigma,) if sigma is None else sigma)
+    several = points({"n_clusters": CLUSTERS} if grid is None else grid, params)
+    swept = varied(several)
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
         allowed, why = "a whole number of at least 1", "there would be no stability"
         raise BadInput("resamples", repr(resamples), allowed, why, "give 1 or more")
-    settings = JudgeSettings(resamples, params.random_state)
+    settings = JudgeSettings(resamples, several[0].random_state)
     if "://" in str(store):
         why = "there would be no place for the figure and the table"
         raise BadInput("store", str(store), "a local directory", why, "give a local directory")
@@ -139,7 +135,9 @@ def sweep(
         knn_graph=knn_graph,
         client=client,
     )
-    runs = [prepare(inputs, one, resources) for one in reversed(points)][::-1]  # the largest c is the first refused
+    runs = [prepare(inputs, one, resources) for one in reversed(several)][::-1]  # the largest c is the first refused
+    first: dict[str, int] = {}  # where each stage's folder comes first: those who share a stage follow one another
+    runs.sort(key=lambda run: [first.setdefault(run.keys[stage].folder, len(first)) for stage in STAGES])
     names = [run.keys["label"].folder.removeprefix("label-") for run in runs]  # digests of what labels depend on
     found = {name: point for name in names if (point := Point.read(directory, name, settings)) is not None}
     missing = {name: run for name, run in zip(names, runs, strict=True) if name not in found}
@@ -154,15 +152,17 @@ def sweep(
             list(missing.values()), directory, executor, progress or Progress(), small_here=client is not None
         )
         new = stack.enter_context(contextlib.closing(judged(list(missing), finished, directory, settings, client)))
-        for done, name in enumerate(names, 1):
+        done = []
+        for name, run in zip(names, runs, strict=True):
             if name not in found:
                 found[name] = next(new)
+            values = {parameter: getattr(run.requested, parameter) for parameter in swept}
+            done.append(dataclasses.replace(found[name], values=values))
             if on_point is not None:
-                on_point(done, len(runs), found[name], name not in missing)
+                on_point(len(done), len(runs), done[-1], name not in missing)
         for _ in new:  # nothing is left: this lets the runs end
             pass
-    several = [found[name] for name in names]
-    result = Sweep.ranked(directory, several, settings, inputs.source.name, inputs.source.shape)
+    result = Sweep.ranked(directory, done, settings, inputs.source.name, inputs.source.shape)
     result.store_result()
     if files:
         result.write()

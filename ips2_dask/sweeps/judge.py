@@ -14,15 +14,13 @@ from distributed import Client
 from ips2_dask.executors.failures import RETRIES, losses
 from ips2_dask.executors.workers import known_workers
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.kernels.validity import conductances, replicate, replicate_rows
+from ips2_dask.kernels.validity import modularity, replicate, replicate_rows
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.plots.clusters import points, silhouette
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import SHOWN, UNCERTAIN, RunSample, shown
 from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
-from ips2_dask.typing import Float64
+from ips2_dask.sweeps.result import JudgeSettings, Point
 
 EMBEDDED_ANEW = 1_000_000
 """Samples up to which a subsample's U is embedded anew: it takes a process that holds U, and minutes a million."""
@@ -39,10 +37,10 @@ def judge_run(run: Run, settings: JudgeSettings) -> Document:
     """The criteria of a run and a few facts about it, as plain values.
 
     ``stability`` is the mean adjusted Rand index with partitions of subsamples, which are embedded anew up to
-    `EMBEDDED_ANEW` samples; of more samples drawn rows of the embedding are clustered anew alone. ``silhouette`` is the
-    mean one of a sample in the embedding, ``conductance`` the mean over the clusters in the pairwise similarity S,
-    which does not depend on c, k or sigma and so is the same graph for every point. Known labels give ``nmi`` and
-    ``acc``, which are reported and rank nothing.
+    `EMBEDDED_ANEW` samples; of more samples drawn rows of the embedding are clustered anew alone. ``modularity`` is
+    that of the labels in the pairwise similarity S, which depends on metric, scale and affinity alone. Labels that say
+    nothing have 0 in any S, so that points compare whose S differ. Known labels give ``nmi`` and ``acc``, which are
+    reported and rank nothing.
     """
     begun = time.perf_counter()
     with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
@@ -54,12 +52,7 @@ def _judge(run: Run, settings: JudgeSettings) -> Document:
     view = shown(run)
     c = max(run.params.n_clusters, len(run.sizes))  # Leiden's communities may be more than were asked for
     agreements = _agreements(run, view, c, settings)
-    found = silhouette(points(view), view.labels, most=SILHOUETTES, seed=settings.seed)
-    criteria = {
-        "stability": float(np.mean(agreements)),
-        "silhouette": float(found.values.mean()),
-        "conductance": float(_conductances(view, c).mean()),
-    }
+    criteria = {"stability": float(np.mean(agreements)), "modularity": _modularity(view, c)}
     sizes, digest = np.zeros(c, np.int64), hashlib.sha256()
     for block in run.iter_labels():
         labels = block.labels[block.labels >= 0]
@@ -108,11 +101,11 @@ def _agreements(run: Run, view: Run, c: int, settings: JudgeSettings) -> list[fl
     return [replicate(U, run.labels[distinct], c, settings.seed, number, **how) for number in numbers]
 
 
-def _conductances(view: Run, c: int) -> Float64:
-    """Conductance of each cluster in S, (c,); where a sample is shown, labels are looked up by partition."""
+def _modularity(view: Run, c: int) -> float:
+    """Modularity of the labels in S; where a sample is shown, labels are looked up by partition."""
     if isinstance(view, RunSample):
-        return conductances(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
-    return conductances(((part.i, part.j, part.pairwise) for part in view.iter_similarities()), view.labels, c)
+        return modularity(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
+    return modularity(((part.i, part.j, part.pairwise) for part in view.iter_similarities()), view.labels, c)
 
 
 def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) -> Document:

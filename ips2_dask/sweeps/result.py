@@ -1,4 +1,4 @@
-"""The result of a sweep: its points, ranked by three criteria, each of which can be opened as a run, and its files."""
+"""The result of a sweep: its points, ranked by a score, each of which can be opened as a run, and its files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import csv
 import dataclasses
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.stats import rankdata
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS
@@ -24,24 +22,18 @@ from ips2_dask.store.files import write_atomically
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.wording import count
+from ips2_dask.wording import count, heading, plain, setting, unsure
 
 _FOLDER = "sweep"
 """The folder of a run directory that a sweep's documents and files are in."""
 
 _RESULT = f"{_FOLDER}/sweep.json"
 
-SILHOUETTES = 2_000
-"""Samples, seeded, whose mean silhouette counts: it compares every pair of them."""
-
-VERSION = 2
+VERSION = 3
 """Raised when a criterion changes: points of an earlier version are judged again."""
 
-CRITERIA = {"stability": 1.0, "silhouette": 1.0, "conductance": -1.0}
-"""The criteria that points are ranked by: 1 where more is better, -1 where less is."""
-
-DIGITS = 3
-"""Decimals that criteria are rounded to: equal ones share a rank."""
+CRITERIA = ("stability", "modularity")
+"""What is known of a point without labels, of which more is better; the score is the product of all."""
 
 
 class JudgeSettings(NamedTuple):
@@ -53,7 +45,7 @@ class JudgeSettings(NamedTuple):
     def as_dict(self) -> dict[str, str | float]:
         """The settings and constants that the criteria depend on besides the run, as a point stores them."""
         resampled = {"share": SHARE, "starts": STARTS, "centres_from": CENTRES_FROM, "tol": RESAMPLED_TOL}
-        return {**self._asdict(), **resampled, "silhouettes": SILHOUETTES, "version": VERSION}
+        return {**self._asdict(), **resampled, "version": VERSION}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +54,12 @@ class Point:
 
     name: str  # digest of what its labels depend on
     params: Params
-    criteria: Mapping[str, float]  # stability, silhouette, conductance
+    criteria: Mapping[str, float]  # stability, modularity
     facts: Facts  # sizes of clusters, digest of the labels, warnings, scores where labels are known, seconds
     stages: Mapping[str, Document]  # of each its folder, and whether it was computed (again) for this point or reused
     manifest: Document = dataclasses.field(repr=False)  # of its run
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of c, and where points differ
     rank: int = 0  # 1 for the best one
-    mean_rank: float = 0.0
 
     @classmethod
     def of_run(cls, name: str, run: Run, judgement: Document) -> Point:
@@ -93,20 +85,22 @@ class Point:
         store.put_document(f"{_FOLDER}/point-{self.name}.json", content)
 
     @property
+    def score(self) -> float:
+        """What points are ranked by; it does not depend on the other points."""
+        return math.prod(self.criteria[name] for name in CRITERIA)
+
+    @property
     def setting(self) -> str:
         """The swept parameters and their values, in words."""
-        p = self.params
-        return f"c = {p.n_clusters}, k = {p.n_neighbors}, sigma = {p.sigma:g}"
+        return setting(self.values)
 
     def row(self) -> dict[str, Any]:
         """A row of the table."""
-        p, facts = self.params, self.facts
+        facts = self.facts
         return {
             "rank": self.rank,
-            "clusters": p.n_clusters,
-            "neighbors": p.n_neighbors,
-            "sigma": p.sigma,
-            "mean_rank": round(self.mean_rank, 4),
+            **self.values,
+            "score": round(self.score, 6),
             **{name: round(self.criteria[name], 6) for name in CRITERIA},
             "smallest": facts["smallest"],
             "largest": facts["largest"],
@@ -133,22 +127,9 @@ class Sweep:
     def ranked(
         cls, store: ZarrStore, points: Sequence[Point], settings: JudgeSettings, name: str, shape: tuple[int, ...]
     ) -> Sweep:
-        """A sweep of these points, which get their ranks.
-
-        By each criterion equal points share the mean of their ranks. Of equal mean ranks the larger number of clusters
-        comes first, then the earlier point: two clusters that are one are told apart by neither criterion as well as
-        by being found.
-        """
-        ranks = [
-            rankdata([-sign * round(point.criteria[name], DIGITS) for point in points])
-            for name, sign in CRITERIA.items()
-        ]
-        mean = np.mean(ranks, axis=0)
-        best_first = sorted(range(len(points)), key=lambda at: (mean[at], -points[at].params.n_clusters, at))
-        ranked = [
-            dataclasses.replace(points[at], rank=rank, mean_rank=float(mean[at]))
-            for rank, at in enumerate(best_first, 1)
-        ]
+        """A sweep of these points, which get their ranks: of equal scores the larger number of clusters comes first."""
+        best_first = sorted(points, key=lambda point: (-point.score, -point.params.n_clusters))
+        ranked = [dataclasses.replace(point, rank=rank) for rank, point in enumerate(best_first, 1)]
         return cls(ranked, settings, name, (int(shape[0]), int(shape[1])), store)
 
     @property
@@ -179,10 +160,11 @@ class Sweep:
 
     def store_result(self) -> None:
         """Make the directory that of the best run, whose stages are all stored, and store the list of points."""
-        names, about = [point.name for point in self.points], {"input": self.input, "shape": list(self.shape)}
+        points = {"points": [point.name for point in self.points], "values": [point.values for point in self.points]}
+        about = {"asked": self.settings._asdict(), "input": self.input, "shape": list(self.shape)}
         with self._store.lock():
             self._store.put_document("manifest.json", self.best.manifest)
-            self._store.put_document(_RESULT, {"asked": self.settings._asdict(), "points": names, **about})
+            self._store.put_document(_RESULT, {**points, **about})
 
     def write(self) -> Path:
         """Write the table as CSV and JSON, the figure as PNG and SVG, and the page, whose path is returned.
@@ -202,8 +184,8 @@ class Sweep:
             "computed": self.computed,
         }
         write_atomically(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
-        with sheet(8.6, 6.2) as figure:
-            pictures.criteria(rows, figure.subplots(2, 2).ravel().tolist())
+        with sheet(10.2, 3.6) as figure:
+            pictures.criteria(rows, figure.subplots(1, 3).tolist())
             write_atomically(folder / "sweep.png", saved(figure))
             write_atomically(folder / "sweep.svg", saved(figure, "svg"))
             picture = saved(figure, transparent=True)
@@ -212,43 +194,41 @@ class Sweep:
 
     def _criteria(self) -> dict[str, str]:
         """An explanation of each column of the ranking."""
-        samples = "all samples" if self.shape[0] <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
         subsamples = count(self.settings.resamples, "subsample")
         return {
             "stability": f"mean adjusted Rand index of the labels and those of {subsamples} of {SHARE:.0%} of the "
             f"samples, embedded and clustered anew (seed {self.settings.seed})",
-            "silhouette": f"mean silhouette of {samples} in the embedding",
-            "conductance": "mean over the clusters of the weight of edges of S that leave the cluster, divided by the "
-            "smaller volume, its own or the rest's",
-            "mean_rank": f"mean of the ranks by the three; values that agree to {DIGITS} decimals share a rank, and of "
-            "equal mean ranks the larger number of clusters comes first",
+            "modularity": "share of the weight of the pairwise similarity S that is within clusters, less that of a "
+            "random graph whose samples have the same degrees",
+            "score": "stability times modularity; of equal ones the larger number of clusters comes first",
         }
 
     def _page(self, rows: list[dict[str, Any]], picture: bytes) -> str:
-        names = {name: name.replace("_", " ") for name in rows[0] if name != "labels"}
-        names |= {"clusters": "c", "neighbors": "k"} | {name: name.upper() for name in ("nmi", "acc") if name in names}
-        best = {name: max(sign * row[name] for row in rows) * sign for name, sign in CRITERIA.items()}
+        names = {name: heading(name) for name in rows[0] if name != "labels"}
+        names |= {name: name.upper() for name in ("nmi", "acc") if name in names}
+        best = {name: max(row[name] for row in rows) for name in CRITERIA}
         body = []
         for row in rows:
-            cells = [_FORMATS.get(name, "{:,}").format(row[name]) for name in names]
+            cells = [plain(row[n]) if n in self.best.values else _FORMATS.get(n, "{:,}").format(row[n]) for n in names]
             of_best = [name in CRITERIA and (row["rank"] == 1 or best[name] == row[name]) for name in names]
             body.append([Bold(cell) if one else cell for cell, one in zip(cells, of_best, strict=True)])
         points, (m, f) = count(len(rows), "point"), self.shape
-        caption = f"The criteria over the number of clusters; a ring marks the best point, {self.best.setting}."
+        caption = f"The criteria of all points; a ring marks the best one, {self.best.setting}."
         computed = ", ".join(f"{stage} {n}" for stage, n in self.computed.items())
         how = [f"{name.replace('_', ' ')}: {text}." for name, text in self._criteria().items()]
+        how += [f"{text[0].upper()}{text[1:]}." for text in [unsure(self.best.values)] if text]
         how.append(f"How often each stage was computed for the {points}: {computed}.")
         sections = [
             Section("figure", "Criteria", [Figure("sweep", caption, encoded(picture))]),
             Section("table", "Points", [Table("Best first; best values are bold", list(names.values()), body)]),
             Section("how", "How they are ranked", how),
         ]
-        lead = f"{m:,} samples × {f:,} features, {points}. Best by the mean rank: {self.best.setting}."
+        lead = f"{m:,} samples × {f:,} features, {points}. Best: {self.best.setting}."
         return page(f"Sweep of {self.input}", lead, sections)
 
 
-_FORMATS = {"sigma": "{:g}", "mean_rank": "{:.2f}", "seconds": "{:.2f}"}
-_FORMATS |= dict.fromkeys((*CRITERIA, "nmi", "acc"), "{:.3f}")
+_FORMATS = {"seconds": "{:.2f}"}
+_FORMATS |= dict.fromkeys(("score", *CRITERIA, "nmi", "acc"), "{:.3f}")
 """How the columns of a page's table are printed that are no whole numbers."""
 
 
@@ -265,7 +245,11 @@ def open_sweep(path: str | Path) -> Sweep:
     if content is not None:
         settings = JudgeSettings(**content["asked"])
         points = [Point.read(store, name, settings) for name in content["points"]]
-        stored = [point for point in points if point is not None]
+        stored = [
+            dataclasses.replace(point, values=values)
+            for point, values in zip(points, content.get("values", ()), strict=False)
+            if point is not None
+        ]
         if stored and len(stored) == len(points):
             return Sweep.ranked(store, stored, settings, content["input"], content["shape"])
     allowed, why = "the directory of `ips2 sweep`", "there would be nothing to show"

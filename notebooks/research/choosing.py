@@ -81,8 +81,8 @@ def _sweep(problem: Problem) -> Clustering:
     most = min(MOST, len(problem.X) // 3)
     neighbors = NEIGHBORS if len(problem.X) <= FEW else NEIGHBORS[:1]
     with tempfile.TemporaryDirectory() as name:
-        params = Params(random_state=problem.seed)
-        result = sweep(problem.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
+        params, grid = Params(random_state=problem.seed), {"n_clusters": range(2, most + 1), "n_neighbors": neighbors}
+        result = sweep(problem.X, grid, params, store=f"{name}/sweep", files=False)
         best = result.best.params
         return result.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(result.points)}
 
@@ -155,7 +155,10 @@ def _scanpy_graph(X: Float) -> leiden.Graph:
 
 _AUTO, _SCANPY = f'IPS2("auto", max_clusters={MOST}', "Leiden of igraph on Scanpy's connectivities (k = 15)"
 _UMAP = "UMAP(n_neighbors=30, min_dist=0, n_components=10)"
-_SWEEP = f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}"
+_SWEEP = (
+    f'sweep(X, {{"n_clusters": range(2, {MOST + 1}), "n_neighbors": {NEIGHBORS}}}), above {FEW:,} samples '
+    f"{NEIGHBORS[:1]}"
+)
 _SPECTRAL = 'SpectralClustering(c, affinity="nearest_neighbors")'
 SYSTEMS = {
     "ips2": System("IPS2(c)", _ips2(True), True),

@@ -15,6 +15,7 @@ import battery
 import certainty
 import choosing
 import copies
+import metrics
 import number_of_clusters
 import roundings
 from known_sets import table
@@ -159,6 +160,7 @@ TABLES: dict[str, Callable[[Document], str]] = {
 DOCS: dict[tuple[str, str], Callable[[Document], str]] = {
     ("labels", "roundings"): lambda document: roundings.markdown(document["results"]),
     ("labels", "copies"): lambda document: copies.markdown(document["results"]),
+    ("tables", "metrics"): lambda document: metrics.markdown(document["results"]),
     ("labels", "battery"): lambda document: battery.markdown(document["results"]),
     ("labels", "certainty"): lambda document: certainty.markdown(document["results"]),
     ("choosing", "numbers"): lambda document: number_of_clusters.markdown(document["results"]),

@@ -39,6 +39,7 @@ NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not 
         ("certainty", ["--data", "iris", "--figure", "curve.png"], 10),
         ("choosing", ["--data", "iris", "--systems", "ips2,kmeans,auto"], 3),
         ("copies", ["--data", "iris,digits:8@300"], 2 * len(copies.VARIANTS)),
+        ("metrics", ["--data", "soybean"], 54),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
         ("number_of_clusters", ["--data", "iris"], 3 * len(numbers.VARIANTS)),
     ],

@@ -51,7 +51,7 @@ def doors(client: Any, stored: Run, folder: Path) -> dict[str, Callable[[], obje
     return {
         "run": lambda: run(X, PARAMS, client=client, store=folder / "run"),
         "fit": lambda: IPS2(2, client=client).fit(X),
-        "sweep": lambda: sweep(X, (2, 3), client=client, store=folder / "sweep", files=False),
+        "sweep": lambda: sweep(X, {"n_clusters": (2, 3)}, client=client, store=folder / "sweep", files=False),
         "predict": lambda: stored.predict(X, client=client),
         "predictions": lambda: next(iter(stored.predictions(X, client=client))),
         "transform": lambda: fitted.transform(X),

@@ -11,7 +11,8 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, run
-from ips2_dask.kernels.validity import conductances, replicate
+from ips2_dask.kernels import choice
+from ips2_dask.kernels.validity import modularity, replicate
 from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep
 
 PATH = (np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([2.0, 1.0, 3.0]))
@@ -19,26 +20,26 @@ PATH = (np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([2.0, 1.0, 3.0]))
 
 
 @pytest.mark.parametrize("cuts", [[0, 3], [0, 1, 3], [0, 0, 2, 3]])
-def test_conductance_is_the_cut_over_the_smaller_volume_however_edges_are_dealt(cuts: list[int]) -> None:
+def test_modularity_is_what_is_within_less_what_chance_would_put_there_however_edges_are_dealt(cuts: list[int]) -> None:
     parts = [tuple(column[a:b] for column in PATH) for a, b in itertools.pairwise(cuts)]
-    found = conductances(parts, np.array([0, 0, 1, 1]), 2)  # type: ignore[arg-type]
-    np.testing.assert_allclose(found, [1 / 5, 1 / 5])  # cut 1; volumes 2 + 3 and 4 + 3, of which 5 is smaller
+    found = modularity(parts, np.array([0, 0, 1, 1]), 2)  # type: ignore[arg-type]
+    assert found == pytest.approx((4 + 6) / 12 - (5 / 12) ** 2 - (7 / 12) ** 2)  # volumes 2 + 3 and 4 + 3
 
 
-def test_a_large_cluster_is_measured_by_the_rest() -> None:
-    found = conductances([PATH], np.array([0, 0, 0, 1]), 2)
-    np.testing.assert_allclose(found, [1.0, 1.0])  # cut 3; volumes 9 and 3
+def test_modularity_is_that_of_networkx_and_of_a_matrix() -> None:
+    networkx = pytest.importorskip("networkx")
+    rng = np.random.default_rng(0)
+    dense = np.triu(rng.random((30, 30)) * (rng.random((30, 30)) < 0.3), 1)
+    labels, (i, j) = rng.integers(0, 4, 30).astype(np.int32), np.nonzero(dense)
+    found = modularity([(j, i, dense[i, j])], labels, 5)  # the order of an edge's ends does not count
+    groups = [set(np.flatnonzero(labels == c).tolist()) for c in range(4)]
+    assert found == pytest.approx(networkx.community.modularity(networkx.from_numpy_array(dense + dense.T), groups))
+    assert found == pytest.approx(choice.modularity(dense + dense.T, labels))
 
 
-def test_clusters_without_edges_to_others_have_conductance_zero_and_those_without_any_one() -> None:
-    edges = (np.array([0, 2]), np.array([1, 3]), np.ones(2))
-    np.testing.assert_allclose(conductances([edges], np.array([0, 0, 1, 1, 2]), 4), [0, 0, 1, 1])
-
-
-def test_the_order_of_an_edge_s_ends_does_not_count() -> None:
-    turned = (PATH[1], PATH[0], PATH[2])
-    labels = np.array([0, 1, 1, 2])
-    np.testing.assert_array_equal(conductances([PATH], labels, 3), conductances([turned], labels, 3))
+def test_one_cluster_and_no_edges_have_no_modularity() -> None:
+    assert modularity([PATH], np.zeros(4, np.int32), 1) == 0
+    assert modularity([], np.zeros(4, np.int32), 2) == 0
 
 
 def test_a_plain_partition_is_found_again_in_every_subsample_and_a_forced_one_is_not() -> None:
@@ -70,24 +71,16 @@ def test_other_numbers_give_other_subsamples() -> None:
     assert len(agreements) > 1
 
 
-def ranked(clusters: list[int], *rows: tuple[float, float, float]) -> list[tuple[str, float]]:
-    """Names and mean ranks of points with these criteria, best first."""
-    names = ("stability", "silhouette", "conductance")
+def test_the_product_decides_and_of_equals_the_larger_number_of_clusters() -> None:
+    rows = [(3, 0.9, 0.5), (5, 0.9, 0.5), (9, 0.5, 0.8), (4, 0.7, 0.7)]
     points = [
-        Point(str(at), Params(n_clusters=c), dict(zip(names, row, strict=True)), {}, {}, {})
-        for at, (c, row) in enumerate(zip(clusters, rows, strict=True))
+        Point(str(c), Params(n_clusters=c), {"stability": stability, "modularity": modularity}, {}, {}, {})
+        for c, stability, modularity in rows
     ]
     sweep = Sweep.ranked(cast("Any", None), points, JudgeSettings(1, 0), "table", (4, 2))
-    return [(point.name, point.mean_rank) for point in sweep.points]
-
-
-def test_ranks_know_what_is_better_and_equal_values_share_one() -> None:
-    found = ranked([2, 3, 4], (0.9, 0.5, 0.1), (0.9001, 0.7, 0.3), (0.2, 0.6, 0.2))
-    ranks = {"0": (1.5 + 3 + 1) / 3, "1": (1.5 + 1 + 3) / 3, "2": (3 + 2 + 2) / 3}
-    assert dict(found) == pytest.approx(ranks)
-    assert [name for name, _ in found] == ["1", "0", "2"]
-
-
-def test_the_mean_rank_decides_and_of_equals_the_larger_number_of_clusters() -> None:
-    found = ranked([3, 5, 9], (0.9, 0.5, 0.1), (0.9, 0.5, 0.1), (0.2, 0.2, 0.2))
-    assert found == [("1", 1.5), ("0", 1.5), ("2", 3.0)]
+    assert [(one.name, one.rank, one.score) for one in sweep.points] == [
+        ("4", 1, pytest.approx(0.49)),
+        ("5", 2, 0.45),
+        ("3", 3, 0.45),
+        ("9", 4, 0.4),
+    ]

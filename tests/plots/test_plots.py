@@ -305,19 +305,31 @@ def test_every_picture_is_drawn_on_the_axis_it_is_given(
     assert ax.get_xlabel()
 
 
-def test_the_criteria_of_a_sweep_are_four_panels_with_the_best_point_ringed() -> None:
-    names = ("rank", "clusters", "neighbors", "sigma", "stability", "silhouette", "conductance", "mean_rank")
-    table = [(2, 3, 5, 1.0, 0.5, 0.4, 0.1, 2.0), (1, 4, 5, 1.0, 0.9, 0.6, 0.2, 1.0), (3, 4, 7, 1.0, 0.2, 0.1, 0.3, 3.0)]
-    axes = Figure(layout="constrained").subplots(2, 2).ravel().tolist()
+def test_the_criteria_of_a_sweep_are_three_panels_with_the_best_point_ringed() -> None:
+    names = ("rank", "n_clusters", "n_neighbors", "sigma", "stability", "modularity", "score")
+    table = [(2, 3, 5, 1.0, 0.5, 0.4, 2.0), (1, 4, 5, 1.0, 0.9, 0.6, 1.0), (3, 4, 7, 1.0, 0.2, 0.1, 3.0)]
+    axes = Figure(layout="constrained").subplots(1, 3).tolist()
     plots.criteria([dict(zip(names, row, strict=True)) for row in table], axes)
-    assert [ax.get_ylabel() for ax in axes] == ["stability", "silhouette", "conductance", "mean rank"]
-    for ax, column in zip(axes, range(4, 8), strict=True):
+    assert [ax.get_ylabel() for ax in axes] == ["stability", "modularity", "score"]
+    for ax, column in zip(axes, range(4, 7), strict=True):
         *lines, ring = (line.get_xydata().tolist() for line in ax.lines)
         assert lines == [[[3, table[0][column]], [4, table[1][column]]], [[4, table[2][column]]]]
         assert ring == [[4, table[1][column]]]
-    assert [text.get_text() for text in axes[0].figure.legends[0].get_texts()] == [
-        f"k = {k}, sigma = 1" for k in (5, 7)
+    assert [text.get_text() for text in axes[0].figure.legends[0].get_texts()] == ["k = 5", "k = 7"]
+
+
+def test_a_sweep_is_drawn_over_words_and_mixed_values_too() -> None:
+    """Of the parameters the one with the most values has the axis, numbers before words."""
+    values = [("mean", "none"), (2.0, "none"), (0.5, "zscore"), ("mean", "zscore")]
+    rows = [
+        {"rank": n + 1, "n_clusters": 5, "bandwidth": b, "scale": s, **dict.fromkeys(plots.run.CRITERIA, n)}
+        for n, (b, s) in enumerate(values)
     ]
+    axes = Figure(layout="constrained").subplots(1, 3).tolist()
+    plots.criteria(rows, axes)
+    assert [text.get_text() for text in axes[0].get_xticklabels()] == ["0.5", "2", "mean"]
+    assert [line.get_xydata().tolist() for line in axes[0].lines] == [[[1, 1], [2, 0]], [[0, 2], [2, 3]], [[2, 0]]]
+    assert axes[0].get_xlabel() == "bandwidth"
 
 
 def test_a_saved_figure_is_the_same_bytes_again_and_nothing_leaves_it(some_run: Run) -> None:

@@ -346,7 +346,13 @@ def test_what_features_depend_on_is_in_the_keys_and_the_command_is_made_again(fi
 
 def test_a_sweep_takes_features_too(tmp_path: Path) -> None:
     found = sweep(
-        frame(), [3], params=PARAMS, store=tmp_path / "sweep", labels_column="class", features=ENCODED, files=False
+        frame(),
+        {"n_clusters": [3]},
+        PARAMS,
+        store=tmp_path / "sweep",
+        labels_column="class",
+        features=ENCODED,
+        files=False,
     )
     best = open_run(tmp_path / "sweep")
     np.testing.assert_array_equal(best.labels, run(frame(), PARAMS, labels_column="class", features=ENCODED).labels)

@@ -29,7 +29,10 @@ ENTRIES: dict[str, tuple[Array, Callable[[Any, Path], Any]]] = {
     "fit-of-rows": (X, lambda given, _: IPS2(3).fit(list(given)).labels_),
     "run-predict": (X, lambda given, _: run(X, Params(n_clusters=3)).predict(given)),
     "source": (X, lambda given, _: open_source(given).read(0, 40)),
-    "sweep": (X, lambda given, folder: len(sweep(given, (2, 3), store=folder / "s", files=False).points)),
+    "sweep": (
+        X,
+        lambda given, folder: len(sweep(given, {"n_clusters": (2, 3)}, store=folder / "s", files=False).points),
+    ),
     "similarity": (S, lambda given, _: IPS2(3, affinity="precomputed").fit(X, similarity=given).labels_),
     "knn_graph": (S, lambda given, _: IPS2(3).fit(X, knn_graph=given).labels_),
     "sc": (X, lambda given, _: SC(3).fit(given).labels_),

@@ -326,6 +326,6 @@ def test_the_command_exports_scores_and_reports_of_kept_rows(
 
 def test_a_sweep_judges_the_rows_that_are_kept(tmp_path: Path) -> None:
     X, _ = with_gaps()
-    found = sweep(X, [2, 3], store=tmp_path / "gaps", features=DROP, files=False)
-    alone = sweep(X[complete(X)], [2, 3], store=tmp_path / "kept", files=False)
+    found = sweep(X, {"n_clusters": [2, 3]}, store=tmp_path / "gaps", features=DROP, files=False)
+    alone = sweep(X[complete(X)], {"n_clusters": [2, 3]}, store=tmp_path / "kept", files=False)
     assert [point.criteria for point in found.points] == [point.criteria for point in alone.points]

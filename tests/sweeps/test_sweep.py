@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,13 @@ from sklearn.datasets import make_blobs
 
 from ips2_dask import BadInput, Params, gc, open_run, open_sweep, run, sweep, verify
 from ips2_dask.cli.main import main
+from ips2_dask.cli.options import numbers, whole_numbers
+from ips2_dask.kernels import choice
 from ips2_dask.store.layout import STAGES
-from ips2_dask.sweeps.grid import grid, numbers, whole_numbers
+from ips2_dask.sweeps.grid import points
 
 Array = npt.NDArray[Any]
+C45, C345 = {"n_clusters": (4, 5)}, {"n_clusters": (3, 4, 5)}
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,11 @@ def X() -> Array:  # noqa: N802  the field's letter
 
 @pytest.fixture(scope="module")
 def whole(X: Array, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return sweep(X, (4, 5, 7), (5, 7), (0.2, 1.0), store=tmp_path_factory.mktemp("sweep") / "run")
+    return sweep(
+        X,
+        {"n_clusters": (4, 5, 7), "n_neighbors": (5, 7), "sigma": (0.2, 1.0)},
+        store=tmp_path_factory.mktemp("sweep") / "run",
+    )
 
 
 @pytest.mark.slow
@@ -52,8 +60,35 @@ def test_each_stage_is_computed_once_for_all_points_that_share_it(whole: Any) ->
 
 
 @pytest.mark.slow
+def test_each_metric_and_scale_is_ingested_once_whatever_the_order_of_the_grid(X: Array, tmp_path: Path) -> None:
+    lists = {
+        "n_clusters": [5, 4],
+        "scale": ["zscore", "none"],
+        "fusion_weight": [0.5, 0.2],
+        "metric": ["cosine", "euclidean"],
+    }
+    found = sweep(X, lists, store=tmp_path / "run")
+    once = {"ingest": 4, "neighbors": 4, "tensor": 4, "assemble": 4, "eigen": 4, "fuse": 16, "label": 16}
+    assert found.computed == once
+    for stage in STAGES:
+        states = [one.stages[stage]["state"].removesuffix(" again") for one in found.points]
+        assert states.count("computed") == once[stage]
+    names = ["n_clusters", "metric", "fusion_weight", "scale"]
+    assert [list(row)[:6] for row in found.table()] == [["rank", *names, "score"]] * 16
+    assert {tuple(row[name] for name in names) for row in found.table()} == {*product(*(lists[name] for name in names))}
+    np.testing.assert_array_equal(found.run(16).labels, run(X, found.points[15].params).labels)
+    assert verify(tmp_path / "run").sound
+    gc(tmp_path / "run")  # the best run stays, and what is known of the points
+    folders = [path.name.rpartition("-")[0] for path in (tmp_path / "run").iterdir() if path.is_dir()]
+    assert [folders.count(stage) for stage in STAGES] == [1] * len(STAGES)
+    again = sweep(X, lists, store=tmp_path / "run", files=False)
+    assert again.table() == found.table() == open_sweep(tmp_path / "run").table()
+
+
+@pytest.mark.slow
 def test_a_tensor_that_is_not_assembled_is_the_same_for_every_sigma(X: Array, tmp_path: Path) -> None:
-    found = sweep(X, (4, 5), (5,), (0.2, 1.0), Params(operator="matrix-free"), store=tmp_path / "run", files=False)
+    lists = {"n_clusters": (4, 5), "sigma": (0.2, 1.0)}
+    found = sweep(X, lists, Params(operator="matrix-free"), store=tmp_path / "run", files=False)
     assert (found.computed["tensor"], found.computed["assemble"]) == (1, 2)
 
 
@@ -61,7 +96,7 @@ def test_a_tensor_that_is_not_assembled_is_the_same_for_every_sigma(X: Array, tm
 @pytest.mark.parametrize("c", [pytest.param(3, marks=pytest.mark.slow), 5])
 def test_the_right_number_of_clusters_is_ranked_first(c: int, tmp_path: Path) -> None:
     X, _ = make_blobs(40 * c, 5, centers=c, random_state=1)
-    found = sweep(X, range(2, c + 3), store=tmp_path / "run", files=False)
+    found = sweep(X, {"n_clusters": range(2, c + 3)}, store=tmp_path / "run", files=False)
     assert found.best.params.n_clusters == c
 
 
@@ -94,16 +129,16 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_bytes(X: Array,
         return {name: (folder / name).read_bytes() for name in ("table.csv", "table.json", "sweep.png", "sweep.svg")}
 
     told: list[bool] = []
-    sweep(X, (4, 5), store=tmp_path / "run")
+    sweep(X, C45, store=tmp_path / "run")
     first = files()
-    sweep(X, (4, 5), store=tmp_path / "run", on_point=lambda done, total, point, there: told.append(there))
+    sweep(X, C45, store=tmp_path / "run", on_point=lambda done, total, point, there: told.append(there))
     assert told == [True, True]
     assert files() == first
 
 
 @pytest.mark.slow
 def test_another_directory_gives_the_same_table_but_for_seconds(X: Array, tmp_path: Path) -> None:
-    tables = [sweep(X, (4, 5), store=tmp_path / name, files=False).table() for name in ("one", "other")]
+    tables = [sweep(X, C45, store=tmp_path / name, files=False).table() for name in ("one", "other")]
     for row in (row for table in tables for row in table):
         row.pop("seconds")
     assert tables[0] == tables[1]
@@ -115,11 +150,11 @@ def test_a_sweep_that_was_stopped_goes_on(X: Array, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(X, (3, 4, 5), store=tmp_path / "run", on_point=stop, files=False)
+        sweep(X, C345, store=tmp_path / "run", on_point=stop, files=False)
     with pytest.raises(BadInput, match="no finished sweep"):
         open_sweep(tmp_path / "run")
     there: list[bool] = []
-    found = sweep(X, (3, 4, 5), store=tmp_path / "run", on_point=lambda *said: there.append(said[3]), files=False)
+    found = sweep(X, C345, store=tmp_path / "run", on_point=lambda *said: there.append(said[3]), files=False)
     assert there == [True, True, False]
     assert found.computed["eigen"] == 1
     assert [one.name for one in open_sweep(tmp_path / "run").points] == [one.name for one in found.points]
@@ -127,8 +162,8 @@ def test_a_sweep_that_was_stopped_goes_on(X: Array, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_wider_sweep_keeps_the_graph_and_solves_for_more_eigenpairs(X: Array, tmp_path: Path) -> None:
-    sweep(X, (3, 4), store=tmp_path / "run", files=False)
-    found = sweep(X, (3, 4, 6), store=tmp_path / "run", files=False)
+    sweep(X, {"n_clusters": (3, 4)}, store=tmp_path / "run", files=False)
+    found = sweep(X, {"n_clusters": (3, 4, 6)}, store=tmp_path / "run", files=False)
     for stage, reused in (("neighbors", 3), ("eigen", 2)):
         assert [point.stages[stage]["state"] for point in found.points].count("reused") == reused
 
@@ -142,7 +177,7 @@ def test_table_json_csv_figure_and_page_say_the_same(whole: Any) -> None:
     assert [row["rank"] for row in rows] == [str(n) for n in range(1, 13)]
     assert [float(row["stability"]) for row in rows] == [row["stability"] for row in said["points"]]
     assert said["computed"] == whole.computed
-    assert set(said["criteria"]) == {"stability", "silhouette", "conductance", "mean_rank"}
+    assert set(said["criteria"]) == {"stability", "modularity", "score"}
     page = (folder / "sweep.html").read_text()
     assert whole.best.setting in page
     assert "<script" not in page
@@ -154,11 +189,10 @@ def test_components_more_than_clusters_share_a_solve_too(tmp_path: Path) -> None
     """Six groups far apart are six components: c below, at and above that number needs other eigenvectors."""
     X, _ = make_blobs(180, 5, centers=6, cluster_std=0.2, random_state=0)
     exact = Params(tol=1e-3)
-    found = sweep(X, range(2, 9), params=exact, store=tmp_path / "run", files=False)
+    found = sweep(X, {"n_clusters": range(2, 9)}, exact, store=tmp_path / "run", files=False)
     assert found.computed["eigen"] == 1
     assert found.best.params.n_clusters == 6
-    # columns after the sixth fade, but a trace of them is left: a component is nearly a point
-    assert found.best.criteria == {"stability": 1.0, "silhouette": pytest.approx(1.0, abs=0.1), "conductance": 0.0}
+    assert found.best.criteria == {"stability": 1.0, "modularity": pytest.approx(5 / 6, abs=0.02)}
     for rank in range(1, 8):
         one = found.run(rank)
         alone = run(X, Params(n_clusters=one.params.n_clusters, tol=1e-3))
@@ -173,16 +207,22 @@ def test_known_labels_are_shown_and_count_for_nothing(tmp_path: Path) -> None:
     X, y = make_blobs(90, 4, centers=3, random_state=1)
     table = np.column_stack([X, y])
     np.savetxt(tmp_path / "x.csv", table, delimiter=",", header="a,b,c,d,kind", comments="")
-    with_known = sweep(tmp_path / "x.csv", (2, 3), store=tmp_path / "one", labels_column="kind", files=False)
-    without = sweep(X, (2, 3), store=tmp_path / "other", files=False)
+    with_known = sweep(
+        tmp_path / "x.csv", {"n_clusters": (2, 3)}, store=tmp_path / "one", labels_column="kind", files=False
+    )
+    without = sweep(X, {"n_clusters": (2, 3)}, store=tmp_path / "other", files=False)
     assert with_known.table()[0]["nmi"] == 1.0
-    assert [row["mean_rank"] for row in with_known.table()] == [row["mean_rank"] for row in without.table()]
+    assert [row["score"] for row in with_known.table()] == [row["score"] for row in without.table()]
 
 
 def test_rows_of_u_and_a_dense_similarity_are_judged_as_they_were_clustered(X: Array, tmp_path: Path) -> None:
     params = Params(affinity="gaussian", embedding="none")
-    found = sweep(X, (4, 5, 6), params=params, store=tmp_path / "run", files=False)
-    assert found.best.params.n_clusters == 5
+    found = sweep(X, {"n_clusters": (4, 5, 6)}, params, store=tmp_path / "run", files=False)
+    for rank in range(1, 4):
+        one = found.run(rank)
+        assert found.points[rank - 1].criteria["stability"] > 0.9
+        S = one.similarity("pairwise")
+        assert found.points[rank - 1].criteria["modularity"] == pytest.approx(choice.modularity(S, one.labels))
 
 
 @pytest.mark.parametrize(
@@ -200,6 +240,12 @@ def test_numbers_are_read() -> None:
     ("arguments", "said"),
     [
         (["--clusters", "five"], "no list such as"),
+        (["--clusters", "auto"], "no list such as"),
+        (["--metric", "euclidean,cosin"], "'cosin'"),
+        (["--scale", "none,2"], "found 2"),
+        (["--tensor", "indecomposable,decomposable", "--sigma", "1,2"], "--sigma"),
+        (["--metric", "euclidean,jaccard", "--scale", "none,zscore"], "--scale"),
+        (["--affinity", "heat-knn,precomputed"], "similarity"),
         (["--clusters", "9:5"], "a range without a number"),
         (["--sigma", "a"], "no list of numbers"),
         (["--clusters", "1:3"], "n_clusters|--clusters"),
@@ -220,10 +266,26 @@ def test_what_can_t_be_swept_is_refused_in_a_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_decomposable_tensor_has_no_sigma_to_sweep(X: Array) -> None:
-    with pytest.raises(BadInput, match="no sigma"):
-        grid(Params(tensor="decomposable"), (3,), (5,), (1.0, 2.0))
-    assert grid(Params(tensor="decomposable"), (3,), (5,), (1.0,))[0].n_eigenpairs is None
+def test_what_can_t_be_a_grid_is_refused(tmp_path: Path) -> None:
+    for wrong in (range(2, 7), (2, 3), [], {"n_clusters": []}, {"metric": "cosine"}, 5):
+        with pytest.raises(BadInput, match=r"^grid: .*a dictionary such as"):
+            points(wrong, Params())  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"^grid: found 'neighbors'"):
+        points({"neighbors": [5]}, Params())
+    for name, values in (("n_clusters", ["auto", 3]), ("max_clusters", [7]), ("n_eigenpairs", [9])):
+        with pytest.raises(BadInput, match="count for nothing"):
+            points({name: values}, Params())
+
+
+def test_points_are_those_of_the_grids_once_and_have_one_solve() -> None:
+    two = [{"n_clusters": [5, 3, 5]}, {"n_clusters": [3, 4], "tensor": ["decomposable"], "sigma": [1.0]}]
+    found = points(two, Params(sigma=2.0))
+    assert [(one.n_clusters, one.tensor, one.sigma, one.n_eigenpairs) for one in found] == [
+        (3, "indecomposable", 2.0, 5),
+        (3, "decomposable", 1.0, None),
+        (4, "decomposable", 1.0, None),
+        (5, "indecomposable", 2.0, 5),
+    ]
 
 
 def test_the_command_prints_a_table_and_says_how_often_each_stage_was_computed(
@@ -236,25 +298,25 @@ def test_the_command_prints_a_table_and_says_how_often_each_stage_was_computed(
     assert "6/6" in said.err
     assert "neighbors 1, tensor 2, assemble 2, eigen 2, fuse 6, label 6 times for 6 points" in said.out
     found = json.loads(said.out.strip().splitlines()[-1])
-    assert found["points"][0]["clusters"] == 5
+    assert found["points"][0]["n_clusters"] == 5
     assert open_run(tmp_path / "run").params.n_clusters == 5
 
 
 def test_a_directory_of_something_else_is_refused(X: Array, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match="holds something else"):
-        sweep(X, (2, 3), store=tmp_path)
+        sweep(X, store=tmp_path)
     with pytest.raises(BadInput, match="a local directory"):
-        sweep(X, (2, 3), store="s3://bucket/run")
+        sweep(X, store="s3://bucket/run")
 
 
 @pytest.mark.slow
 def test_workers_give_the_table_that_one_process_gives(X: Array, tmp_path: Path) -> None:
     from ips2_dask import Resources  # noqa: PLC0415  used here alone
 
-    alone = sweep(X, (4, 5), store=tmp_path / "one", files=False).table()
+    alone = sweep(X, C45, store=tmp_path / "one", files=False).table()
     shared = sweep(
-        X, (4, 5), resources=Resources(n_workers=2), own_cluster=True, store=tmp_path / "other", files=False
+        X, C45, resources=Resources(n_workers=2), own_cluster=True, store=tmp_path / "other", files=False
     ).table()
     for row in (*alone, *shared):
         row.pop("seconds")
