@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 class IPS2Error(Exception):
-    """Base of every error that is meant for the user; ``exit_status`` is what the command line returns."""
+    """Base of every error that is meant for the user."""
 
-    exit_status = 1
+    exit_status = 1  #: what the command line returns
 
 
 class BadInput(IPS2Error, ValueError):

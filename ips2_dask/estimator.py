@@ -82,8 +82,10 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         0 to n_clusters - 1, numbered by each cluster's first sample.
     affinity_matrix_ : (n_samples, n_samples)
         The fused similarity U: CSR, or dense where all pairs are kept.
-    pairwise_similarity_, high_order_similarity_ : (n_samples, n_samples)
-        S and V.
+    pairwise_similarity_ : (n_samples, n_samples)
+        The pairwise similarity S.
+    high_order_similarity_ : (n_samples, n_samples)
+        The high-order similarity V, maximum 1.
     eigenvalues_ : (n_clusters,)
         Leading eigenvalues of the unfolded tensor's Laplacian.
     embedding_ : (n_samples, n_components) or None
@@ -310,7 +312,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
 
 _OWN = {"n_clusters", "max_clusters", "random_state"}  # those whose entries are not those of `Params`
 IPS2.__doc__ = (IPS2.__doc__ or "").replace(
-    "    (those of `Params`)\n", "".join(dict.fromkeys(entries({*IPS2._get_param_names()} - _OWN).values()))
+    "    (those of `Params`)\n", "".join(entries({*IPS2._get_param_names()} - _OWN).values())
 )
 
 

@@ -79,9 +79,11 @@ class Params:
         Labels are sought both in all columns and in the first c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
-    sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7) of the paper. sigma > 0 has no unit. 0 < epsilon < 0.001 is in the unit of
-        the run (`Run.unit`), in which samples lie 32 to 64 from their mean (root mean square).
+    sigma : float
+        Of the indecomposable tensor, eq. (7) of the paper. Above 0; it has no unit.
+    epsilon : float
+        Of the indecomposable tensor, eq. (7) of the paper. Above 0 and below 0.001, in the unit of the run
+        (`Run.unit`), in which samples lie 32 to 64 from their mean (root mean square).
     tensor : {"indecomposable", "decomposable"}
         Which tensor similarity.
     metric : (those of `METRICS`)
@@ -262,10 +264,10 @@ NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
 
 
 def entries(names: Collection[str]) -> dict[str, str]:
-    """The entries of some parameters in the docstring of `Params`, for those who take them too; two may share one."""
+    """The entries of some parameters in the docstring of `Params`, for those who take them too."""
     section = (Params.__doc__ or "").partition("----------\n")[2].partition("\n\n    Raises")[0] + "\n"
     found = re.split(r"^(?=    \w)", section, flags=re.MULTILINE)
-    return {name: one for one in found for name in one.partition(" :")[0].strip().split(", ") if name in names}
+    return {name: one for one in found if (name := one.partition(" :")[0].strip()) in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -50,10 +50,10 @@ class Dataset:
     """Samples with their known labels."""
 
     name: str
-    X: AnyArray = field(repr=False)  # (m, f) raw values, float64 (MNIST float32)
-    labels: AnyArray = field(repr=False)  # (m,) integers or strings, for scoring only
-    description: str  # one sentence: what the samples, features and classes are
-    addresses: tuple[str, ...] = ()  # URLs of the publisher's files; empty for generated data
+    X: AnyArray = field(repr=False)  #: (m, f) raw values, float64 (MNIST float32)
+    labels: AnyArray = field(repr=False)  #: (m,) integers or strings, for scoring only
+    description: str  #: one sentence: what the samples, features and classes are
+    addresses: tuple[str, ...] = ()  #: URLs of the publisher's files; empty for generated data
 
     @property
     def n_clusters(self) -> int:

@@ -29,30 +29,30 @@ CHUNK = 1 << 16
 class Points(NamedTuple):
     """The vectors of the samples that were clustered, or their nearest substitute."""
 
-    values: Float64  # (m, d)
+    values: Float64  #: (m, d)
     what: str
 
 
 class Coordinates(NamedTuple):
     """Samples in the directions in which the clusters' centres spread most."""
 
-    values: Float64  # (m, 2 or 3)
-    shares: Float64  # (2 or 3,) of the spread between the centres
+    values: Float64  #: (m, 2 or 3)
+    shares: Float64  #: (2 or 3,) of the spread between the centres
     what: str
 
 
 class Silhouettes(NamedTuple):
     """Silhouettes of some samples."""
 
-    samples: Int64  # (n,) ascending
-    values: Float64  # (n,)
+    samples: Int64  #: (n,) ascending
+    values: Float64  #: (n,)
 
 
 class Certainty(NamedTuple):
     """How far each sample is from its own cluster's centre and from the next one's."""
 
-    margin: Float64  # (m,) (b - a) / max(a, b) of the distances a to the own centre, b to the nearest other one
-    other: Int64  # (m,) the cluster of that other centre
+    margin: Float64  #: (m,) (b - a) / max(a, b) of the distances a to the own centre, b to the nearest other one
+    other: Int64  #: (m,) the cluster of that other centre
 
 
 def points(run: Run, summary: Summary | None = None) -> Points:

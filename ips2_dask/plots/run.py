@@ -20,10 +20,10 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
 class Spectrum(NamedTuple):
     """Leading eigenvalues of the tensor's Laplacian, and the first one that does not enter V."""
 
-    values: Float64  # (n,) descending, those of the component vectors first
-    components: int  # how many of them are eigenvalue 1 of connected components
-    left_out: int  # component vectors that are not shown, where there are as many as clusters or more
-    following: float | None  # the next eigenvalue, where the solve gave it
+    values: Float64  #: (n,) descending, those of the component vectors first
+    components: int  #: how many of them are eigenvalue 1 of connected components
+    left_out: int  #: component vectors that are not shown, where there are as many as clusters or more
+    following: float | None  #: the next eigenvalue, where the solve gave it
     gap: float | None
     c: int
 
@@ -106,9 +106,9 @@ class Spent(NamedTuple):
 
     name: str
     seconds: float
-    reused: bool  # taken from an earlier run, not computed by this one
-    peak_bytes: int  # largest process up to the end of the stage
-    worker_bytes: int  # planned
+    reused: bool  #: taken from an earlier run, not computed by this one
+    peak_bytes: int  #: largest process up to the end of the stage
+    worker_bytes: int  #: planned
     client_bytes: int
     disk_bytes: int
 

@@ -29,21 +29,21 @@ BINS = 48
 class Distribution(NamedTuple):
     """How often the values of a similarity occur among pairs within a cluster and between two, without zeros."""
 
-    edges: Float64  # (bins + 1,)
-    within: Int64  # (bins,) pairs of one cluster whose similarity is not 0
+    edges: Float64  #: (bins + 1,)
+    within: Int64  #: (bins,) pairs of one cluster whose similarity is not 0
     between: Int64
-    pairs: tuple[int, int]  # all pairs of one cluster, and of two
+    pairs: tuple[int, int]  #: all pairs of one cluster, and of two
 
 
 class Summary(NamedTuple):
     """Summaries of a run's three similarities, each by its kind."""
 
-    cells: dict[str, Float64]  # (n, n) means of blocks, samples in the order of their labels; NaN where no pair is
-    limits: Int64  # (c + 1,) where each cluster begins, in samples
+    cells: dict[str, Float64]  #: (n, n) means of blocks, samples in the order of their labels; NaN where no pair is
+    limits: Int64  #: (c + 1,) where each cluster begins, in samples
     distributions: dict[str, Distribution]
-    means: dict[str, Float64]  # (c, c) mean over the pairs of two clusters, or of one
-    own: Float64  # (m,) share of a sample's fused similarity that is with its own cluster
-    profile: Float64 | None  # (m, c) mean fused similarity to each cluster
+    means: dict[str, Float64]  #: (c, c) mean over the pairs of two clusters, or of one
+    own: Float64  #: (m,) share of a sample's fused similarity that is with its own cluster
+    profile: Float64 | None  #: (m, c) mean fused similarity to each cluster
     sparse: bool
 
 

@@ -34,10 +34,10 @@ Columns = dict[str, AnyArray]
 class LabelBlock(NamedTuple):
     """Labels of consecutive rows of the input, or of the rows that were clustered where only these are asked for."""
 
-    first: int  # number of the first row
-    labels: Int32  # (n,), -1 for a row that was left out
-    certainty: Float32  # (n,), NaN for a row that was left out
-    left_out: Bool | None  # (n,); None where no tree of density made the labels
+    first: int  #: number of the first row
+    labels: Int32  #: (n,), -1 for a row that was left out
+    certainty: Float32  #: (n,), NaN for a row that was left out
+    left_out: Bool | None  #: (n,); None where no tree of density made the labels
 
 
 def sample_columns(block: LabelBlock) -> Columns:

@@ -32,21 +32,21 @@ class Part(NamedTuple):
     """What a cluster of the next finer layer has of a cluster."""
 
     cluster: int
-    share: float  # of the cluster's rows
+    share: float  #: of the cluster's rows
 
 
 class Layer(NamedTuple):
     """The clusters of one range of smallest sizes."""
 
     n_clusters: int
-    labels: Int32  # (m,), numbered by first row; -1 for a row that was left out
-    stability: float  # persistence times span
-    persistence: float  # from 0 to 1, see `ips2_dask.kernels.density.layers`
-    span: float  # logarithm of the largest smallest size of a cluster over the least one that gives this layer
-    smallest: float  # the least one, in samples that the tree was built on
-    sizes: Int64  # (n_clusters,) rows of each cluster
-    each: Float64  # (n_clusters,) persistence of each cluster, from 0 to 1
-    splits: tuple[tuple[Part, ...], ...]  # parts of each cluster in the next finer layer, the largest first; () if none
+    labels: Int32  #: (m,), numbered by first row; -1 for a row that was left out
+    stability: float  #: persistence times span
+    persistence: float  #: from 0 to 1, see `ips2_dask.kernels.density.layers`
+    span: float  #: logarithm of the largest smallest size of a cluster over the least one that gives this layer
+    smallest: float  #: the least one, in samples that the tree was built on
+    sizes: Int64  #: (n_clusters,) rows of each cluster
+    each: Float64  #: (n_clusters,) persistence of each cluster, from 0 to 1
+    splits: tuple[tuple[Part, ...], ...]  #: parts of each in the next finer layer, the largest first; () if none
 
     def parts(self, cluster: int) -> list[int]:
         """The clusters of the next finer layer with at least `MIN_PART` of a cluster; one or none if it persists."""

@@ -31,10 +31,10 @@ COLUMNS = 10
 class Layout(NamedTuple):
     """Samples in the plane; near ones belong together, while distances between groups mean little."""
 
-    points: Float32  # (n, 2)
-    samples: Int64  # (n,) the row of the input that each point is, ascending; of equal rows the first
-    method: str  # "umap" or "t-sne"
-    source: str  # what was laid out: "fused similarity" or "spectral embedding"
+    points: Float32  #: (n, 2)
+    samples: Int64  #: (n,) the row of the input that each point is, ascending; of equal rows the first
+    method: str  #: "umap" or "t-sne"
+    source: str  #: what was laid out: "fused similarity" or "spectral embedding"
 
 
 def lay_out(context: Context) -> Layout:

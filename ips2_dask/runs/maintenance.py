@@ -154,13 +154,13 @@ class Verification:
     """Result of `verify`: everything that is not what was written, and how much was looked at."""
 
     directory: str
-    faults: list[Fault] = dataclasses.field(default_factory=list)  # empty for a sound run
+    faults: list[Fault] = dataclasses.field(default_factory=list)  #: empty for a sound run
     stages: int = 0
     parts: int = 0
     arrays: int = 0
     chunks: int = 0
     bytes: int = 0
-    running: str | None = None  # the run at work in the directory now: what it has not finished is not looked at
+    running: str | None = None  #: the run at work in the directory now: what it has not finished is not looked at
 
     @property
     def sound(self) -> bool:
@@ -252,7 +252,7 @@ def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verific
 class Garbage:
     """A file or folder that nothing needs."""
 
-    path: str  # below the run directory
+    path: str  #: below the run directory
     why: str
     bytes: int
 

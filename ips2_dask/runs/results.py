@@ -37,8 +37,8 @@ MOST_ENTRIES = 1 << 28
 class Neighbors(NamedTuple):
     """The graph: column 0 is the sample itself."""
 
-    indices: Int32  # (m, k)
-    distances: Float  # (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
+    indices: Int32  #: (m, k)
+    distances: Float  #: (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
 
 
 class Results:

@@ -52,14 +52,14 @@ class JudgeSettings(NamedTuple):
 class Point:
     """One combination of parameters."""
 
-    name: str  # digest of what its labels depend on
+    name: str  #: digest of what its labels depend on
     params: Params
-    criteria: Mapping[str, float]  # stability, modularity
-    facts: Facts  # sizes of clusters, digest of the labels, warnings, scores where labels are known, seconds
-    stages: Mapping[str, Document]  # of each its folder, and whether it was computed (again) for this point or reused
-    manifest: Document = dataclasses.field(repr=False)  # of its run
-    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of c, and where points differ
-    rank: int = 0  # 1 for the best one
+    criteria: Mapping[str, float]  #: stability, modularity
+    facts: Facts  #: sizes of clusters, digest of the labels, warnings, scores where labels are known, seconds
+    stages: Mapping[str, Document]  #: of each its folder, and whether it was computed (again) for this point or reused
+    manifest: Document = dataclasses.field(repr=False)  #: of its run
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)  #: of c, and where points differ
+    rank: int = 0  #: 1 for the best one
 
     @classmethod
     def of_run(cls, name: str, run: Run, judgement: Document) -> Point:
@@ -118,8 +118,8 @@ class Sweep:
     """A sweep's points, best first."""
 
     points: list[Point]
-    settings: JudgeSettings  # how they were judged
-    input: str  # its name
+    settings: JudgeSettings  #: how they were judged
+    input: str  #: its name
     shape: tuple[int, int]
     _store: ZarrStore = dataclasses.field(repr=False)
 
