@@ -90,10 +90,11 @@ def one_rounding(context: Context, part: str) -> TaskResult:
 def _tree(context: Context, task: Rounding) -> TaskResult:
     """What is stored of a tree on some of the drawn rows, and of its cut."""
     points, samples, users = _gathered(context, task.columns)
-    rows, seed = _among(context, users, density.DIFFUSE_SAMPLES), context.params.random_state
+    most, seed = density.tree_samples(context.m), context.params.random_state
+    rows = _among(context, users, min(most, density.DIFFUSE_SAMPLES))
     large = task.way == "density" and len(rows) < len(users)
     if large and density.dimension(points[rows], seed) <= density.MAX_DIMENSION:
-        rows = _among(context, users, density.tree_samples(context.m))
+        rows = _among(context, users, most)
     edges = density.spanning_tree(points[rows])
     cut = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
     arrays: dict[str, AnyArray] = {"drawn": samples[rows], "edges": np.zeros((0, 3)) if edges is None else edges}

@@ -18,7 +18,7 @@ from sklearn.metrics import adjusted_rand_score
 from ips2_dask.bench.harness import Record
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.typing import Integer
+from ips2_dask.typing import Float, Integer
 
 COLUMNS = ("data", "told", "clusters", "found", "ari")
 
@@ -28,15 +28,24 @@ def folder() -> Path:
     return Path(os.environ.get("IPS2_DATA", ".")) / "battery"
 
 
+def sets() -> list[str]:
+    """``part/name`` of each set."""
+    return sorted(str(path.relative_to(folder())).removesuffix(".data.gz") for path in folder().glob("*/*.data.gz"))
+
+
+def shapes(name: str) -> tuple[Float, list[Integer]]:
+    """The points of a set, (m, f), and its reference labelings of two clusters or more: (m,) each, 0 for noise."""
+    references = [np.loadtxt(path, dtype=int) for path in sorted(folder().glob(f"{name}.labels*.gz"))]
+    return np.loadtxt(folder() / f"{name}.data.gz", ndmin=2), [one for one in references if one.max() > 1]
+
+
 def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     """Two records for each set ``part/name``: told the number of clusters of each reference, and not told any."""
     for name in names:
-        X = np.loadtxt(folder() / f"{name}.data.gz", ndmin=2)
-        references = [np.loadtxt(path, dtype=int) for path in sorted(folder().glob(f"{name}.labels*.gz"))]
-        counts = [len(np.unique(one[one > 0])) for one in references]
-        references = [one for one, count in zip(references, counts, strict=True) if count > 1]
+        X, references = shapes(name)
         with measuring():
-            found = {c: run(X, Params(n_clusters=c, random_state=seed)).labels for c in {*counts} - {1}}
+            counts = sorted({int(one.max()) for one in references})
+            found = {c: run(X, Params(n_clusters=c, random_state=seed)).labels for c in counts}
             chosen = run(X, Params(n_clusters="auto", random_state=seed)).labels
         for told in (True, False):
             scored = [(score(one, found[one.max()] if told else chosen), int(one.max())) for one in references]
@@ -70,5 +79,4 @@ def markdown(records: Sequence[Record]) -> str:
 
 
 if __name__ == "__main__":
-    found = sorted(str(path.relative_to(folder())).removesuffix(".data.gz") for path in folder().glob("*/*.data.gz"))
-    script(measure, COLUMNS, found)
+    script(measure, COLUMNS, sets())

@@ -18,6 +18,7 @@ import copies
 import metrics
 import number_of_clusters
 import roundings
+import steady
 from known_sets import table
 
 from ips2_dask.store.layout import STAGES
@@ -162,6 +163,7 @@ DOCS: dict[tuple[str, str], Callable[[Document], str]] = {
     ("labels", "copies"): lambda document: copies.markdown(document["results"]),
     ("tables", "metrics"): lambda document: metrics.markdown(document["results"]),
     ("labels", "battery"): lambda document: battery.markdown(document["results"]),
+    ("labels", "steady"): lambda document: steady.markdown(document["results"]),
     ("labels", "certainty"): lambda document: certainty.markdown(document["results"]),
     ("choosing", "numbers"): lambda document: number_of_clusters.markdown(document["results"]),
     ("choosing", "noise"): lambda document: number_of_clusters.markdown(document["results"]),

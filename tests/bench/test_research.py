@@ -17,6 +17,7 @@ import numpy as np
 import page_tables
 import pytest
 import roundings
+import steady
 from readme import ROOT
 from sklearn.datasets import make_moons
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -41,7 +42,8 @@ NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not 
         ("copies", ["--data", "iris,digits:8@300"], 2 * len(copies.VARIANTS)),
         ("metrics", ["--data", "soybean"], 54),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
-        ("number_of_clusters", ["--data", "iris"], 3 * len(numbers.VARIANTS)),
+        ("steady", ["--data", "soybean"], 22),
+        ("number_of_clusters", ["--data", "iris"], 2 * len(numbers.VARIANTS)),
     ],
 )
 def test_a_script_writes_records_of_which_its_tables_are_made(
@@ -227,6 +229,26 @@ def test_rules_choose_among_the_roundings_of_the_same_run() -> None:
         for rule in ("default", "least cut", "density first", "oracle"):
             assert any((r["rounding"], r["columns"]) == (of[rule]["rounding"], of[rule]["columns"]) for r in single)
         assert of["least cut"]["cut"] <= min(one["cut"] for one in single if one["rounding"] == "kmeans")
+
+
+def test_another_winner_counts_where_no_candidate_changes_much() -> None:
+    two = {candidate("density", 11, 1.0, 0.2): 0.9, candidate("kmeans", 11, 1.0): 0.5}
+    changes = {
+        "none": two,
+        "seed 1": {candidate("density", 11, 1.1, 0.24): 0.905, candidate("kmeans", 11, 1.2): 0.5},
+        "seed 2": {candidate("density", 11, 1.1, 0.26): 0.905, candidate("kmeans", 11, 1.2): 0.5},  # over the limit
+        "draw 1": {candidate("kmeans", 11, 1.2): 0.5},  # the cut is lost
+        "draw 2": {candidate("density", 11, 1.1, 0.26): 0.8, candidate("kmeans", 11, 1.2): 0.5},  # not small
+    }
+    found = steady.tally([changes], roundings.Rule())
+    assert (found.small, found.moved, found.worse) == (3, 2, 2)
+    assert (found.every, found.every_moved) == (4, 3)
+    assert found.spans == [pytest.approx(0.405)]
+    assert {name for names in steady.KINDS.values() for name in names} == {
+        *known_sets.OPEN,
+        *known_sets.TABLES,
+        "mnist",
+    }
 
 
 # ---- rules for the number of clusters
