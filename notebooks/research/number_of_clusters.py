@@ -45,7 +45,7 @@ KINDS = {
 }
 """Sets by kind, ``@`` and a number for so many of their rows; what is not here is a shape of the battery."""
 
-DRAWS, DRAWN_BELOW = 2, 2_000
+DRAWS, DRAWN_BELOW = 3, 500
 """Draws of a set: all of it and shares of it, of a larger set all of it alone."""
 
 

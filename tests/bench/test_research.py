@@ -43,7 +43,7 @@ NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not 
         ("metrics", ["--data", "soybean"], 54),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
         ("steady", ["--data", "soybean"], 22),
-        ("number_of_clusters", ["--data", "iris"], 2 * len(numbers.VARIANTS)),
+        ("number_of_clusters", ["--data", "iris"], 3 * len(numbers.VARIANTS)),
     ],
 )
 def test_a_script_writes_records_of_which_its_tables_are_made(
