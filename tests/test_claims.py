@@ -303,18 +303,6 @@ def pairs_of_all() -> list[str]:
     return [f"{value:.1f}" for value in (min(few), max(few), min(many), max(many))]
 
 
-def change_by_one_set() -> list[str]:
-    """By how much the mean ARI changes where USPS has 2 clusters, as without a penalty, and not 10."""
-    right, wrong = (one("numbers", data="usps", draw=0, variant=name) for name in ("default", "penalty 0"))
-    sets = len({r["data"] for r in results("numbers")})
-    return [str(wrong["n_clusters"]), str(right["n_clusters"]), two_digits((right["ari"] - wrong["ari"]) / sets)]
-
-
-def letters() -> list[str]:
-    record = one("numbers", data="letter", draw=0, variant="default")
-    return [str(record["n_clusters"]), str(record["known"])]
-
-
 def cut_of_the_known_classes() -> list[str]:
     """How many times the better k-means' normalised cut that of the known classes is: the median over whole sets."""
     cuts: dict[str, dict[str, float]] = {}
@@ -453,12 +441,6 @@ CLAIMS = {
     "plan, pairs of growth": Claim(
         "docs/plan.md", r"curved clusters of `scaling.json` ([\d.]+) to ([\d.]+)\.", pairs_of_growth
     ),
-    "choosing, one set": Claim(
-        "docs/choosing.md",
-        r"USPS with (\d+) clusters instead of (\d+) moves the mean ARI by (\.\d+)",
-        change_by_one_set,
-    ),
-    "choosing, letters": Claim("docs/choosing.md", r"`letter`, where it takes (\d+) clusters of (\d+)", letters),
     "labels, known classes": Claim(
         "docs/labels.md", r"whose own cut is ([\d.]+) times the better k-means' in the median", cut_of_the_known_classes
     ),

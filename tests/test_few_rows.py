@@ -215,7 +215,7 @@ def test_the_command_line_takes_one_answer_of_each_person(
 def test_categories_without_any_structure_are_warned_of() -> None:
     found = run(np.repeat(np.eye(5), 3, axis=0), Params(n_clusters="auto"))
     assert found.choice is not None
-    assert any("no evidence for any clusters" in text for text in found.report()["warnings"])
+    assert any("or for any: no tree of density" in text for text in found.report()["warnings"])
 
 
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])

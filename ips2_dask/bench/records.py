@@ -49,6 +49,7 @@ RECORDS = {
     "copies": Made(f"{RESEARCH}/copies.py", 171),
     "certainty": Made(f"{RESEARCH}/certainty.py", 12),
     "battery": Made(f"{RESEARCH}/battery.py", 60),
+    "steady": Made(f"{RESEARCH}/steady.py", 1_500),
     "metrics": Made(f"{RESEARCH}/metrics.py", 1_200),
 }
 """In the order in which they are made. Those of the paper have a command of their own, which makes what is missing."""

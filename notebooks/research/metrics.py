@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 from known_sets import SCORES, measuring, number, script, table
+from scipy.sparse import triu
 from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 from ips2_dask.bench.harness import Record
 from ips2_dask.datasets import load
-from ips2_dask.kernels.choice import modularity
+from ips2_dask.kernels.validity import modularity
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.sweeps import sweep
@@ -80,9 +81,15 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
                     "conductance": conductance(one.similarity("pairwise"), one.labels),
                     "certainty": float(np.mean(one.certainty)),
                     "modularity of S": point.criteria["modularity"],
-                    "modularity of U": modularity(one.similarity("fused"), one.labels),
+                    "modularity of U": _modularity(one.similarity("fused"), one.labels),
                     "agreement": float(np.mean([adjusted_rand_score(one.labels, other.labels) for other in others])),
                 }
+
+
+def _modularity(U: Any, labels: Integer) -> float:
+    i, j = np.nonzero(np.triu(U, 1)) if isinstance(U, np.ndarray) else triu(U, 1).nonzero()
+    weights = np.asarray(U[i, j], np.float64).ravel()
+    return modularity([(i, j, weights)], np.asarray(labels, np.int32), int(labels.max()) + 1)
 
 
 def conductance(S: Any, labels: Integer) -> float:

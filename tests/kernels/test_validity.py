@@ -11,7 +11,6 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, run
-from ips2_dask.kernels import choice
 from ips2_dask.kernels.validity import modularity, replicate
 from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep
 
@@ -26,7 +25,7 @@ def test_modularity_is_what_is_within_less_what_chance_would_put_there_however_e
     assert found == pytest.approx((4 + 6) / 12 - (5 / 12) ** 2 - (7 / 12) ** 2)  # volumes 2 + 3 and 4 + 3
 
 
-def test_modularity_is_that_of_networkx_and_of_a_matrix() -> None:
+def test_modularity_is_that_of_networkx() -> None:
     networkx = pytest.importorskip("networkx")
     rng = np.random.default_rng(0)
     dense = np.triu(rng.random((30, 30)) * (rng.random((30, 30)) < 0.3), 1)
@@ -34,7 +33,6 @@ def test_modularity_is_that_of_networkx_and_of_a_matrix() -> None:
     found = modularity([(j, i, dense[i, j])], labels, 5)  # the order of an edge's ends does not count
     groups = [set(np.flatnonzero(labels == c).tolist()) for c in range(4)]
     assert found == pytest.approx(networkx.community.modularity(networkx.from_numpy_array(dense + dense.T), groups))
-    assert found == pytest.approx(choice.modularity(dense + dense.T, labels))
 
 
 def test_one_cluster_and_no_edges_have_no_modularity() -> None:

@@ -16,7 +16,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, open_run, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import Refused
 from ips2_dask.kernels import leiden as kernel
-from ips2_dask.params import EMBEDDED_BEYOND, MAX_CLUSTERS
+from ips2_dask.params import EMBEDDED_BEYOND
 from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
 from ips2_dask.plan.plan import check_memory
 from ips2_dask.plan.work import LEIDEN
@@ -58,7 +58,7 @@ def test_certainty_shares_embedding_and_predictions_are_those_of_the_labels() ->
     assert shares.shape == (300, c)
     np.testing.assert_array_equal(found.certainty, shares[np.arange(300), found.labels])
     assert fitted.embedding_ is not None
-    assert fitted.embedding_.shape == (300, MAX_CLUSTERS + EMBEDDED_BEYOND)
+    assert fitted.embedding_.shape == (300, 300 // 5 + EMBEDDED_BEYOND)
     np.testing.assert_array_equal(fitted.predict(X), fitted.labels_)
     assert (fitted.predict(X + 1e-3) == fitted.labels_).mean() > 0.99
     assert fitted.predict_proba(X[:2]).shape == (2, c)
