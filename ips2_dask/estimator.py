@@ -142,7 +142,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         affinity: str = "heat-knn",
         bandwidth: str | float = "mean",
         high_order: str = "rms",
-        fusion: str = "average",
+        fusion: str = "normalized",
         fusion_weight: float = 0.5,
         n_components: int | None = None,
         embedding: str = "spectral",

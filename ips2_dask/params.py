@@ -40,7 +40,13 @@ DENSE_MAX_SAMPLES = 5000
 """Samples up to which a Gaussian affinity is kept for all pairs; above, it is kept for the active pairs alone."""
 
 PAPER: dict[str, Any] = dict(
-    n_neighbors=10, affinity="gaussian", embedding="none", assign_labels="kmeans", tol=1e-3, duplicates="keep"
+    n_neighbors=10,
+    affinity="gaussian",
+    embedding="none",
+    assign_labels="kmeans",
+    tol=1e-3,
+    duplicates="keep",
+    fusion="average",
 )
 """The paper's settings, for ``IPS2(**PAPER, n_clusters=4)``; all other parameters keep their defaults."""
 
@@ -101,8 +107,9 @@ class Params:
         t of the kernel exp(-d^2 / 2 t^2). A number is in the unit of the (scaled) data, whatever the unit of the run.
     high_order : {"rms", "abs", "signed"}
         How the c eigenvectors become one high-order similarity V.
-    fusion : {"average", "normalized"}
-        How S and V become U.
+    fusion : {"normalized", "average"}
+        How S and V become U. ``normalized``: V is taken on the pairs of S, and both are divided by the roots of their
+        row sums, on both sides. ``average``: V on all active pairs and both as they are, as in the paper.
     fusion_weight : float
         w of U = (1 - w) S + w V, 0 to 1.
     method : {"ips2", "ppc"}
@@ -153,7 +160,7 @@ class Params:
     affinity: str = one_of("heat-knn", "gaussian", "precomputed")
     bandwidth: str | float = made("mean", mean_or_number)
     high_order: str = one_of("rms", "abs", "signed")
-    fusion: str = one_of("average", "normalized")
+    fusion: str = one_of("normalized", "average")
     fusion_weight: float = between(0.5, 0.0, 1.0, "the fused similarity would not lie between S and V", closed=True)
     method: str = one_of("ips2", "ppc")
     embedding: str = one_of("spectral", "none")

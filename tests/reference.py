@@ -288,6 +288,11 @@ def high_order_similarity(vectors: Floats, weights: Floats, pairs: Ints, rule: s
     return scaled
 
 
+def on_pairs_of(S: Floats, V: Floats) -> Floats:
+    """V, (m, m), on the pairs of S and the diagonal, 0 elsewhere."""
+    return np.where((S > 0) | np.eye(len(S), dtype=bool), V, 0.0)
+
+
 def fuse(S: Floats, V: Floats, fusion: str = "average", weight: float = 0.5) -> Floats:
     """U = (1 - w) S + w V, (m, m), of the two as they are or of the two normalised by their degrees."""
     if fusion == "normalized":

@@ -90,7 +90,7 @@ def test_a_fit_gives_all_that_is_promised(X: Array) -> None:
 
 
 def test_u_is_the_mean_of_s_and_v_and_ppc_is_v_alone(X: Array) -> None:
-    fitted, alone = IPS2(n_clusters=4).fit(X), PPC(n_clusters=4).fit(X)
+    fitted, alone = IPS2(n_clusters=4, fusion="average").fit(X), PPC(n_clusters=4).fit(X)
     half = (fitted.pairwise_similarity_ + fitted.high_order_similarity_) / 2
     assert abs(fitted.affinity_matrix_ - half).max() < 1e-12
     assert abs(alone.affinity_matrix_ - fitted.high_order_similarity_).max() < 1e-12

@@ -144,6 +144,14 @@ def merge_entries(
     return union[:n], values[0, :n], values[1, :n]
 
 
+def among(pairs: Int32, others: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """Which of some sorted pairs (n, 2) are among ``others`` (o, 2), all of which are pairs of the first list: (n,)."""
+    first, second = (ids.astype(np.int64) @ np.array([1 << 31, 1]) for ids in (pairs, np.asarray(others)))
+    found = np.zeros(len(pairs), np.bool_)
+    found[np.searchsorted(first, second)] = True
+    return found
+
+
 def fuse(S: Float64, V: Float64, weight: float) -> Float64:
     """U = (1 - w) S + w V, the paper's average for w = 1/2."""
     return (1.0 - weight) * S + weight * V

@@ -10,8 +10,9 @@ import numpy as np
 
 from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.extension import is_normalized
 from ips2_dask.kernels.parallel import whole_blocks
-from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.choices import Choices, PlanRequest, joined_rows, partition_bounds
 from ips2_dask.stages.component_labels import GROUP
 from ips2_dask.stages.eigen import MAX_RANGES, RANGE
@@ -70,9 +71,12 @@ class Sizes:
         self.n_solved = choices.n_solved(params)
         self.columns = block_width(self.n_solved)  # of a block of vectors
         self.n_embedded = min(params.n_embedded, m)
-        # entries of U on one side of its diagonal, at most: V's, and those of S beyond the neighbourhoods; or all
+        # entries of V and S on one side of the diagonal, at most: V's, and those of S beyond the neighbourhoods, or all;
+        # then those of U
         beyond = params.n_stored_neighbors - k
-        self.n_fused = m * (m + 1) // 2 if self.is_dense else self.n_pairs + beyond * m
+        self.n_joined = m * (m + 1) // 2 if self.is_dense else self.n_pairs + beyond * m
+        nearest = params.affinity == "heat-knn" and is_normalized(params.fusion, params.method)
+        self.n_fused = min(self.n_joined, (N_AFFINITY_NEIGHBORS + 1) * m) if nearest else self.n_joined  # with itself
 
     def _items(self) -> dict[str, int]:
         """How many items of each kind tasks go over. Tasks of chunks in core are none: they run in the driver."""

@@ -290,7 +290,7 @@ def _fuse(z: Sizes) -> Work:
     """S, V and U by partition; dense ones by the driver."""
     rows, normalized = z.partition_rows, z.params.fusion == "normalized"
     terms = {"graph": _graph(z, z.near(rows)), "vectors": z.near(rows) * (4 * z.columns + 24 * z.n_solved)}
-    similarities = FUSED_BYTES * z.n_fused * rows // z.m
+    similarities = FUSED_BYTES * z.n_joined * rows // z.m
     fuse = _row(
         "fuse a partition", "partitions", 2 + 2 * normalized, similarities=similarities, **terms, **_measured(z)
     )

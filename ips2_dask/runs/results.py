@@ -380,6 +380,8 @@ class Results:
     def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | Float:
         """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m).
 
+        With ``fusion="normalized"`` V is that of the pairs of S, and of each sample with itself.
+
         Parameters
         ----------
         kind : {"fused", "pairwise", "high_order"}

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import extension, similarity
 from ips2_dask.kernels import fusion as kernel
-from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
@@ -21,7 +21,7 @@ from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import Float64, Int32
 
-VERSION = 3
+VERSION = 4
 
 PAIRS_AT_ONCE = 1 << 16
 """Pairs whose eigenvectors' entries are float64 at a time; V of a pair comes of its own alone."""
@@ -67,6 +67,8 @@ def _decomposable_at(context: Context, pairs: Int32) -> Float64:
 def entries(context: Context, b: int) -> TaskResult:
     """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j.
 
+    Where they are normalised, V is that of the pairs of S, and of each sample with itself.
+
     With n eigenvectors outside eigenvalue 1 it takes 55 + 20 n bytes an entry; in chunked runs 55 + 4 n, and 16 n for
     each of `PAIRS_AT_ONCE` pairs; or what `heat_edges` takes (measured).
     """
@@ -80,7 +82,11 @@ def entries(context: Context, b: int) -> TaskResult:
         V = np.zeros(len(pairs)) if folded else high_order(context, b, pairs)
         joined, S, V = kernel.merge_entries((edges, weights), (pairs, V))
         V = _decomposable_at(context, joined) if folded else V
-    facts = {"largest": float(np.abs(V).max(initial=0.0)), "n_entries": len(joined)}
+    largest = float(np.abs(V).max(initial=0.0))
+    if context.params.affinity != "gaussian" and extension.is_normalized(context.params.fusion, context.params.method):
+        kept = kernel.among(joined, edges) | (joined[:, 0] == joined[:, 1])
+        joined, S, V = joined[kept], S[kept], V[kept]
+    facts = {"largest": largest, "n_entries": len(joined)}
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
 
@@ -154,7 +160,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         "warnings": [],
     }
     inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
-    if context.params.fusion == "normalized" and context.params.method == "ips2":
+    if extension.is_normalized(context.params.fusion, context.params.method):
         exchange(inner, executor, report, Job("fuse", shares, SHARES), Job("fuse", row_sums, SUMS))
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
     return facts

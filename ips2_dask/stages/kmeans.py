@@ -16,7 +16,7 @@ from ips2_dask.kernels import density, draws, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.stages.component_labels import bound
 from ips2_dask.stages.label_parts import EMBEDDING
-from ips2_dask.stages.roundings import PREFIX, Rounding
+from ips2_dask.stages.roundings import FEWER, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
@@ -91,7 +91,8 @@ def _tree(context: Context, task: Rounding) -> TaskResult:
     """What is stored of a tree on some of the drawn rows, and of its cut."""
     points, samples, users = _gathered(context, task.columns)
     most, seed = density.tree_samples(context.m), context.params.random_state
-    rows = _among(context, users, min(most, density.DIFFUSE_SAMPLES))
+    few = density.COUNTED_SAMPLES if task.way == FEWER else density.DIFFUSE_SAMPLES
+    rows = _among(context, users, min(most, few))
     large = task.way == "density" and len(rows) < len(users)
     if large and density.dimension(points[rows], seed) <= density.MAX_DIMENSION:
         rows = _among(context, users, most)

@@ -181,8 +181,8 @@ def test_every_peak_is_the_sum_of_its_terms(m: int, f: int, k: int, w: int) -> N
 
 
 CHOSEN = [
-    (10**5, 64, 7, 49, "in-core", 16_384),
-    (10**6, 64, 62, 489, "in-core", 62_500),
+    (10**5, 64, 7, 64, "in-core", 16_384),
+    (10**6, 64, 62, 640, "in-core", 62_500),
     (3 * 10**6, 784, 561, 1954, "chunked", 187_500),
     (2 * 10**7, 16, 1221, 2500, "chunked", 524_288),
     (2 * 10**7, 64, 1221, 2500, "chunked", 524_288),
@@ -257,8 +257,8 @@ def test_samples_that_int32_cannot_number_are_refused() -> None:
 @pytest.mark.parametrize(
     ("m", "params", "vectors", "matrix"),
     [
-        (10**8, TWENTY, "in-core", "fused similarity"),
-        (10**8, Params(tensor="decomposable"), "auto", "fused similarity"),
+        (2 * 10**8, TWENTY, "in-core", "fused similarity"),
+        (2 * 10**8, Params(tensor="decomposable"), "auto", "fused similarity"),
         (10**7, Params(operator="triplets"), "in-core", "tensor"),
     ],
 )

@@ -235,22 +235,26 @@ def test_a_tolerance_that_no_arithmetic_meets_is_warned_about() -> None:
     assert any("above tol 1e-16" in text and "loosen tol" in text for text in found.report()["warnings"])
 
 
-def test_entries_of_the_similarities_are_active_pairs_and_edges_each_once(blobs: Array) -> None:
-    found = run(blobs, PARAMS, Resources(partition_rows=17))
+@pytest.mark.parametrize("fusion", ["average", "normalized"])
+def test_entries_are_each_once_the_pairs_of_s_and_where_v_has_all_its_own_the_active_ones(
+    blobs: Array, fusion: str
+) -> None:
+    found = run(blobs, dataclasses.replace(PARAMS, fusion=fusion), Resources(partition_rows=17))
     entries = np.concatenate(parts(found, "fuse", "entries"))
     codes = entries[:, 0].astype(np.int64) * 60 + entries[:, 1]
     assert (np.diff(codes) > 0).all()
     d = reference.distances(blobs)
     edges = np.argwhere(np.triu(reference.pairwise_similarity(d)))
     active = reference.active_pairs(reference.neighborhoods(d, 5))
-    expected = np.unique(np.concatenate([edges, active]) @ np.array([60, 1]))
+    own = active if fusion == "average" else active[active[:, 0] == active[:, 1]]
+    expected = np.unique(np.concatenate([edges, own]) @ np.array([60, 1]))
     np.testing.assert_array_equal(codes, expected)
     assert facts(found, "fuse")["n_entries"] == len(codes)
 
 
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_v_has_maximum_one_and_u_is_between_s_and_v(blobs: Array, affinity: str) -> None:
-    found = run(blobs, dataclasses.replace(PARAMS, affinity=affinity), Resources(partition_rows=17))
+    found = run(blobs, dataclasses.replace(PARAMS, affinity=affinity, fusion="average"), Resources(partition_rows=17))
     S, V, U = (found.similarity(kind) for kind in ("pairwise", "high_order", "fused"))
     assert V.max() == pytest.approx(1.0)
     assert abs(U - (S + V) / 2).max() < 1e-12
@@ -260,7 +264,7 @@ def test_v_has_maximum_one_and_u_is_between_s_and_v(blobs: Array, affinity: str)
 def test_above_the_dense_limit_a_gaussian_similarity_lives_on_the_active_pairs(
     blobs: Array, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = dataclasses.replace(PARAMS, affinity="gaussian")
+    params = dataclasses.replace(PARAMS, affinity="gaussian", fusion="average")
     everywhere = np.asarray(run(blobs, params).similarity("pairwise"))
     monkeypatch.setattr("ips2_dask.stages.similarity_views.DENSE_MAX_SAMPLES", 50)
     found = run(blobs, params, Resources(partition_rows=25))
