@@ -153,6 +153,13 @@ class Tree(NamedTuple):
     lengths: Float32  # (n,) ascending
 
 
+def shortness(lengths: Float32) -> Float64:
+    """The square of the median length over each one's, at most 1: (n,). Pieces of one ring lie nearer than two rings."""
+    lengths = np.asarray(lengths, np.float64)
+    median = np.median(lengths) if len(lengths) else 0.0
+    return np.square(np.divide(median, lengths, out=np.ones(len(lengths)), where=lengths > median))
+
+
 def spanning_tree(group: NDArray[np.integer], nearest: Nearest) -> Tree:
     """The shortest edges that join all groups of samples, by Boruvka's method (Nesetril et al. 2001).
 

@@ -59,7 +59,8 @@ def connected(context: Context, executor: Executor, report: Report, sizes: Int64
     """Components divided into at most ``most`` large ones and islands.
 
     Where more are large, the shortest edges join all components, small ones too, but for the longest of these edges
-    that part enough rows (`kernels.components.cut_tree`). What no edge of finite length joins stays apart.
+    that part enough rows (`kernels.components.cut_tree`). What no edge of finite length joins stays apart. An edge
+    weighs as much as the median entry of U times its `kernels.components.shortness`.
 
     ``sizes`` (components,) int64: rows of the input in each component of U; ``share``: as of
     `kernels.components.divide_sizes`.
@@ -76,9 +77,9 @@ def connected(context: Context, executor: Executor, report: Report, sizes: Int64
     graph = sp.coo_array((np.ones(kept.sum()), between[kept].T), shape=(len(sizes),) * 2)
     parts, rank = connected_components(graph, directed=False)
     edges = np.sort(drawn.samples[tree.edges[kept]], axis=1).astype(np.int32)
-    edges = edges[np.lexsort(edges.T[::-1])]
-    weight = _median_weight(context, executor, report)
-    return kernel.Division(rank.astype(np.int32), parts, parts), edges, np.full(len(edges), weight)
+    order = np.lexsort(edges.T[::-1])
+    weights = _median_weight(context, executor, report) * kernel.shortness(tree.lengths[kept][order])
+    return kernel.Division(rank.astype(np.int32), parts, parts), edges[order], weights
 
 
 def _median_weight(context: Context, executor: Executor, report: Report) -> float:
