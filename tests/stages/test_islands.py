@@ -138,6 +138,12 @@ def test_rings_in_pieces_are_joined_by_their_shortest_edges() -> None:
     assert adjusted_rand_score(truth, run(X, Params(n_clusters=3), Resources(vectors="chunked")).labels) == 1
 
 
+def test_a_join_that_is_longer_than_the_median_weighs_less_by_the_square() -> None:
+    assert components.shortness(np.array([0, 1, 2, 2, 8], np.float32)).tolist() == [1, 1, 1, 1, 1 / 16]
+    assert components.shortness(np.zeros(3, np.float32)).tolist() == [1, 1, 1]
+    assert components.shortness(np.zeros(0, np.float32)).tolist() == []
+
+
 def brute_force(X: Array) -> components.Nearest:
     def nearest(queries: Array, targets: Array, n: int) -> tuple[Array, Array]:
         lengths = cdist(X[queries], X[targets]).astype(np.float32)
