@@ -1,6 +1,6 @@
 """The number of clusters that a similarity shows, where it is not given.
 
-It is chosen `by_density`: the cut of the trees of density that is the most stable. Where no tree can be built it is
+It is chosen `by_density`: the cut of a tree of density that is the most stable. Where no tree can be built it is
 chosen `by_eigengap`: the largest gap of U's spectrum, relative to how far below 1 it ends,
 r_c = (lambda_c - lambda_c+1) / (1 - lambda_c+1 + floor) for descending eigenvalues, floor = .01.
 
@@ -25,10 +25,9 @@ MIN_SHARE = 0.5
 Five times that of a known number of clusters (`components.MIN_SHARE`), as each one counted moves the gap by one. It
 was found on digits, where a component of 27 samples would make 11 clusters of 10, and looked at on no other set."""
 
-WIDTHS = (1.0, 0.64, 0.41, 0.26)
-"""Shares of the embedding's columns that trees of density are built on: the leading columns tell fewer clusters apart.
-
-Stability is the mean over the trees: one tree alone is too much a matter of chance."""
+SHARE = 0.64
+"""Share of the embedding's columns that the tree of density is built on, the leading ones: the last ones tell few
+clusters apart (docs/choosing.md has what other shares give)."""
 
 CANDIDATES = 5
 
@@ -38,8 +37,8 @@ class Candidate(NamedTuple):
 
     n_clusters: int
     score: float
-    persistence: float | None = None  # mean over the trees, as of `density.Layer`
-    span: float | None = None  # mean over the trees
+    persistence: float | None = None  # as of `density.Layer`
+    span: float | None = None
 
 
 class Choice(NamedTuple):
@@ -58,32 +57,19 @@ class Choice(NamedTuple):
         }
 
 
-def widths(columns: int) -> list[int]:
-    """The numbers of leading columns that trees of density are built on, the most first."""
-    return list(dict.fromkeys(max(2, round(share * columns)) for share in WIDTHS))
+def leading(columns: int) -> int:
+    """How many of the embedding's columns the tree of density is built on."""
+    return max(2, round(SHARE * columns))
 
 
-def by_density(trees: Sequence[Sequence[Layer]], columns: Sequence[int]) -> Choice | None:
-    """The number of leaves whose cut is the most stable; of equal ones the smallest.
+def by_density(cuts: Sequence[Layer]) -> Choice | None:
+    """The number of leaves whose cut is the most stable; of equal ones the smallest. None where a tree has no cut.
 
-    The score of c is the mean stability of the cuts into c leaves, over the trees that could tell so many
-    clusters apart, which takes c - 1 columns at least. One of these without such a cut counts 0.
-
-    ``trees``: of each tree its `density.cuts`; ``columns``: columns of the embedding that each tree is
-    built on. Returns Choice or None: None where no tree has a cut.
+    ``cuts``: as of `density.cuts`.
     """
-    found: dict[int, list[Layer]] = {}
-    for layers, width in zip(trees, columns, strict=True):
-        for layer in layers:
-            if layer.n_clusters <= width + 1:
-                found.setdefault(layer.n_clusters, []).append(layer)
-    candidates = []
-    for c, layers in found.items():
-        wide = sum(c <= width + 1 for width in columns)
-        measures = [(layer.stability, layer.persistence, layer.span) for layer in layers]
-        candidates.append(Candidate(c, *(sum(values) / wide for values in zip(*measures, strict=True))))
-    candidates.sort(key=lambda one: (-one.score, one.n_clusters))
-    return Choice(candidates[0].n_clusters, "density", candidates[:CANDIDATES]) if candidates else None
+    found = [Candidate(one.n_clusters, one.stability, one.persistence, one.span) for one in cuts]
+    found.sort(key=lambda one: (-one.score, one.n_clusters))
+    return Choice(found[0].n_clusters, "density", found[:CANDIDATES]) if found else None
 
 
 def relative_gaps(values: Float64) -> Float64:

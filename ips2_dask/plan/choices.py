@@ -45,9 +45,10 @@ SHARD_WORK = 4e5
 SHARD_MEMBERS = (3072, 4096)
 SHARD_FEATURES = 384
 """Members of a shard times (f + 64), with f at most so large, and the limits of their number. Of 200,000 curved x 64
-shards of 4,081 and 3,125 members have a recall of .999 and .998, the smaller ones in seven eighths of a run's processor
-time; of points without clusters in eight dimensions 4,054 have .952 after a round, and 2,702 too little. Of more features
-neighbours are searched in principal directions first, so that these do not cost more: recall@5 on MNIST .99 (measured)."""
+shards of 4,081 and 3,125 members have a recall of .999 and .998, the smaller ones in seven eighths of a run's
+processor time; of points without clusters in eight dimensions 4,054 have .952 after a round, and 2,702 too little. Of
+more features neighbours are searched in principal directions first, so that these do not cost more: recall@5 on MNIST
+.99 (measured)."""
 
 TRIPLETS_BELOW = 2_000_000  # tensor entries before sharing up to which a stored matrix is faster (measured)
 

@@ -71,8 +71,7 @@ class Sizes:
         self.n_solved = choices.n_solved(params)
         self.columns = block_width(self.n_solved)  # of a block of vectors
         self.n_embedded = min(params.n_embedded, m)
-        # entries of V and S on one side of the diagonal, at most: V's, and those of S beyond the neighbourhoods, or all;
-        # then those of U
+        # entries of V and S, and of U, on one side of the diagonal, at most: V's, and S's beyond neighbourhoods; or all
         beyond = params.n_stored_neighbors - k
         self.n_joined = m * (m + 1) // 2 if self.is_dense else self.n_pairs + beyond * m
         nearest = params.affinity == "heat-knn" and is_normalized(params.fusion, params.method)

@@ -1,4 +1,4 @@
-"""Between fuse and label, where c is to be chosen: trees of density on the embedding of U, and the c that they show."""
+"""Between fuse and label, where c is to be chosen: a tree of density on the embedding of U, and the c that it shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ips2_dask.store.context import Context
 from ips2_dask.store.layout import key_digest
 from ips2_dask.typing import Float64
 
-VERSION = 6
+VERSION = 7
 
 
 FINEST = 1e-5
@@ -118,7 +118,7 @@ def _dimension(context: Context) -> float | None:
 
 
 def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evidence:
-    """By trees of density on an embedding for the largest c.
+    """By a tree of density on an embedding for the largest c.
 
     The embedding is that of U in one piece: apart, components that are pieces of one cluster, and those that are far
     clusters of their own, would all be equally far from each other.
@@ -126,7 +126,7 @@ def _by_embedding(context: Context, executor: Executor, report: Report) -> _Evid
     inner = _inner(context)
     facts = embedding.embed(inner, executor, report, most=1)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
-    found = kernel.by_density(_trees(inner, executor, report), _widths(inner))
+    found = kernel.by_density(_cuts(inner, executor, report, kernel.leading(min(inner.params.n_embedded, inner.m))))
     small = _small(inner, facts["large"])
     context.store.remove(inner.folders["label"])
     choice = found or kernel.by_eigengap(values, context.params.n_clusters)
@@ -139,21 +139,13 @@ def _small(context: Context, large: int) -> list[int]:
     return np.sort(rows[rows > 0])[::-1].astype(int).tolist()
 
 
-def _widths(context: Context) -> list[int]:
-    """Columns of the embedding that each tree is built on."""
-    return kernel.widths(min(context.params.n_embedded, context.m))
-
-
-def _trees(context: Context, executor: Executor, report: Report) -> list[list[density.Layer]]:
-    """The cuts of a tree on each of some numbers of leading columns."""
-    parts = [Rounding(FEWER, width, 0).part for width in _widths(context)]
+def _cuts(context: Context, executor: Executor, report: Report, columns: int) -> list[density.Layer]:
+    """The cuts of a tree on so many leading columns of the embedding."""
+    part = Rounding(FEWER, columns, 0).part
     executor.map(Job("label", kmeans.drawn_rows, kmeans.DRAWN), context, range(context.n_partitions), report)
-    receipts = executor.map(Job("label", kmeans.one_rounding, PREFIX, "roundings"), context, parts, report)
-    trees = []
-    for part, receipt in zip(parts, receipts, strict=True):
-        edges = np.asarray(context.store.read(context.folders["label"], PREFIX + part, "edges"))
-        trees.append(density.cuts(edges, receipt["facts"]["drawn"], context.params.n_clusters))
-    return trees
+    (receipt,) = executor.map(Job("label", kmeans.one_rounding, PREFIX, "roundings"), context, [part], report)
+    edges = np.asarray(context.store.read(context.folders["label"], PREFIX + part, "edges"))
+    return density.cuts(edges, receipt["facts"]["drawn"], context.params.n_clusters)
 
 
 def _communities(context: Context, executor: Executor, report: Report) -> leiden.Found:

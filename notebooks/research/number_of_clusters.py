@@ -54,17 +54,24 @@ class Variant(NamedTuple):
 
     name: str
     says: str
-    shares: tuple[float, ...] = kernel.WIDTHS
+    shares: tuple[float, ...] = (kernel.SHARE,)
     exponent: float = 1.0
     penalty: float = 0.0
 
 
+SHARES = (1.0, 0.64, 0.41, 0.26)
+"""Shares of the embedding's columns that trees are built on here."""
+
+
 def _variants() -> list[Variant]:
-    widths = [(1.0,), (0.26,), (1.0, 0.64), (1.0, 0.64, 0.41)]
+    widths = [(1.0,), (0.41,), (0.26,), (1.0, 0.64), SHARES]
     names = {one: "+".join(f"{share:g}" for share in one) for one in widths}
     return [
-        Variant("default", "mean stability of the cuts into c leaves, over all trees"),
-        *(Variant(f"widths {names[one]}", f"trees on {names[one]} of the columns", shares=one) for one in widths),
+        Variant("default", f"stability of the cut into c leaves, of a tree on {kernel.SHARE:g} of the columns"),
+        *(
+            Variant(f"columns {names[one]}", f"mean of trees on {names[one]} of the columns", shares=one)
+            for one in widths
+        ),
         *(Variant(f"span^{e:g}", f"persistence span^{e:g}", exponent=e) for e in (0.0, 0.3, 0.5, 2.0)),
         *(Variant(f"penalty {p:g}", f"stability (1 - 1/c)^{p:g}", penalty=p) for p in (0.5, 1.0)),
     ]
@@ -86,8 +93,9 @@ class Evidence:
         self.most = context.params.n_clusters
         inner = choose._inner(context)
         embedding.embed(inner, SerialExecutor(), QUIET, most=1)
-        self.columns = choose._widths(inner)
-        self.trees = choose._trees(inner, SerialExecutor(), QUIET)
+        n = min(inner.params.n_embedded, inner.m)
+        self.columns = list(dict.fromkeys(max(2, round(share * n)) for share in SHARES))
+        self.trees = [choose._cuts(inner, SerialExecutor(), QUIET, columns) for columns in self.columns]
         context.store.remove(inner.folders["label"])
         # the spectrum as the rule by the eigengap has it where no tree can be built
         self.values: Float64 = choose._by_gaps(context, SerialExecutor(), QUIET).values
@@ -95,10 +103,18 @@ class Evidence:
 
 def chosen(evidence: Evidence, variant: Variant) -> int:
     """The number of clusters that a variant chooses."""
-    used = [kernel.WIDTHS.index(share) for share in variant.shares if kernel.WIDTHS.index(share) < len(evidence.trees)]
-    trees = [[_weighed(layer, variant) for layer in evidence.trees[i]] for i in used]
-    found = kernel.by_density(trees, [evidence.columns[i] for i in used])
+    used = [SHARES.index(share) for share in variant.shares if SHARES.index(share) < len(evidence.trees)]
+    found = kernel.by_density(_means(evidence, used, variant))
     return (found or kernel.by_eigengap(evidence.values, evidence.most)).n_clusters
+
+
+def _means(evidence: Evidence, used: Sequence[int], variant: Variant) -> list[Layer]:
+    """The cuts of some trees, the mean over the trees for each one's stability, 0 of a tree without such a cut."""
+    cuts: dict[int, list[Layer]] = {}
+    for i in used:
+        for layer in evidence.trees[i]:
+            cuts.setdefault(layer.n_clusters, []).append(_weighed(layer, variant))
+    return [of[0]._replace(stability=sum(one.stability for one in of) / len(used)) for of in cuts.values()]
 
 
 def _weighed(layer: Layer, variant: Variant) -> Layer:

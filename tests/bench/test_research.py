@@ -255,7 +255,7 @@ def test_another_winner_counts_where_no_candidate_changes_much() -> None:
 
 
 def test_a_kind_is_scored_by_the_variant_that_is_the_best_on_the_others() -> None:
-    scored = {"default": {"a": 0.9, "b": 0.2, "c": 0.5}, "widths 1": {"a": 0.1, "b": 0.8, "c": 0.6}}
+    scored = {"default": {"a": 0.9, "b": 0.2, "c": 0.5}, "columns 1": {"a": 0.1, "b": 0.8, "c": 0.6}}
     records: list[Record] = [
         {"variant": variant, "kind": kind, "data": f"{kind}{i}", "draw": draw, "ari": ari + (draw - 1) / 10}
         for variant, of in scored.items()
@@ -266,7 +266,7 @@ def test_a_kind_is_scored_by_the_variant_that_is_the_best_on_the_others() -> Non
     means = numbers.by_kind(records)
     assert {v: {k: pytest.approx(x) for k, x in of.items()} for v, of in scored.items()} == means
     found = numbers.unseen(means)
-    assert {kind: rule for kind, (rule, _) in found.items()} == {"a": "widths 1", "b": "default", "c": "default"}
+    assert {kind: rule for kind, (rule, _) in found.items()} == {"a": "columns 1", "b": "default", "c": "default"}
     assert [value for _, value in found.values()] == [pytest.approx(x) for x in (0.1, 0.2, 0.5)]
 
 
