@@ -32,7 +32,6 @@ from sklearn.neighbors import kneighbors_graph
 from test_readers_remedies import CASES as READERS_CASES
 
 from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, open_run, run, sweep
-from ips2_dask.bench.cluster import setting
 from ips2_dask.cli.main import main
 from ips2_dask.cli.run import TableShape
 from ips2_dask.clusters import jobs as record
@@ -1262,19 +1261,6 @@ CASES += [
         (lambda _: SSC(3, solver="admm", affine=True).fit(X),),
     ),
     # benchmarks
-    Case(
-        "bench/cluster.py: --near: give fewer --near, or more --chunks",
-        lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
-        (
-            lambda desk: setting(10_000, 4, 3, 2, desk.folder / "b"),
-            lambda desk: setting(10_000, 12, 9, 2, desk.folder / "c"),
-        ),
-    ),
-    Case(
-        "bench/cluster.py: --samples: give more --samples",
-        lambda desk: setting(100, 4, 3, 2, desk.folder / "d"),
-        (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),),
-    ),
     Case(
         "bench/harness.py: {}: give another --json",
         f"{QUICK} --json {{here}}",

@@ -158,17 +158,6 @@ BENCHMARKS = {
         10_000,
         "mnist10k",
     ),
-    "cluster": _Benchmark(
-        "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers",
-        "cluster.measure",
-        f"""
---workers N=200  simulated workers
---chunks N  of the samples, at most (default: the plan's for so many samples)
---near N=20  chunks of which each chunk needs rows
---samples N=100000000  of the simulated run
---clusters N={CLUSTERS}  of the simulated run
-""",
-    ),
 }
 
 
