@@ -139,8 +139,9 @@ NOISY = f"usdata1-{NOISY_FEATURES}"
 
 def _dataset(data: str | None, name: str, seed: int) -> Dataset:
     """A data set by name; the generated ones are drawn with the seed."""
-    drawn = {"two_clusters": sets.two_clusters, NOISY: partial(sets.usdata1, NOISY_FEATURES)}
-    return drawn[name](seed=seed) if name in drawn else sets.load(name, data)
+    if name == "two_clusters":
+        return sets.two_clusters(seed)
+    return sets.usdata1(NOISY_FEATURES, seed=seed) if name == NOISY else sets.load(name, data)
 
 
 def _times(
