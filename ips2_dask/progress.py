@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 
 class Progress:
@@ -29,21 +30,8 @@ class Relay(Progress):
 
     def __init__(self, *listeners: Progress, check: Callable[[], None] | None = None) -> None:
         self._listeners, self._check = listeners, check
-
-    def connected(self, dashboard: str | None) -> None:
-        self._send("connected", dashboard)
-
-    def begin(self, stage: str) -> None:
-        self._send("begin", stage)
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        self._send("advance", stage, done, total)
-
-    def note(self, stage: str, facts: Mapping[str, object]) -> None:
-        self._send("note", stage, facts)
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        self._send("end", stage, seconds, skipped)
+        for event in ("connected", "begin", "advance", "note", "end"):
+            setattr(self, event, partial(self._send, event))
 
     def _send(self, event: str, *arguments: object) -> None:
         if self._check is not None:

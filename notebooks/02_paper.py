@@ -38,7 +38,6 @@ import pandas as pd
 from IPython.display import Image, display
 
 from ips2_dask.paper.figures import curves
-from ips2_dask.paper.readings import within
 from ips2_dask.paper.reproduce import reproduce, runnable
 
 made = Path(tempfile.mkdtemp())
@@ -133,7 +132,7 @@ if "table2" in there:
 # ## Why the printed figures are not reached
 #
 # The text leaves much open: which samples, which scale, which kernel width, which sign an eigenvector has, how labels
-# are found. `ips2 bench reproduce --only readings` tries the ways to read it. The printed reading is the setting above, and
+# are found. `python notebooks/research/readings.py` tries the ways to read it. The printed reading is the setting above, and
 # the *later code* is the recipe of the group's public code for a later paper. One choice at a time is changed in both;
 # a grid combines the likely ones; and the readings are run on random draws of samples where the paper does not say which
 # it took.
@@ -148,12 +147,12 @@ if (folder / "readings.json").exists():
             for base in ("printed", "later code")
             for name, result in readings[base][dataset].items()
         }
-        together = sum(all(within(v, papers[m]) for m, v in zip(papers, one)) for one in zip(*columns.values()))
+        together = sum(all(abs(v - papers[m]) <= 0.005 for m, v in zip(papers, one)) for one in zip(*columns.values()))
         print(f"{dataset}: the paper's IPS2 {paper_acc:.3f}; printed {singles['printed, unchanged']:.3f}, later code")
         print(f"{singles['later code, unchanged']:.3f}. Single changes with the figure, by the mean of the starts:")
-        print("; ".join(name for name, mean in singles.items() if within(mean, paper_acc)) or "none", end=". ")
+        print("; ".join(name for name, mean in singles.items() if abs(mean - paper_acc) <= 0.005) or "none", end=". ")
         print(sum(mean > paper_acc + 0.005 for mean in singles.values()), "are above it.")
-        near = sum(within(v, paper_acc) for v in columns["IPS2"])
+        near = sum(abs(v - paper_acc) <= 0.005 for v in columns["IPS2"])
         high = sum(v > paper_acc + 0.005 for v in columns["IPS2"])
         print(f"Of the grid's {len(columns['IPS2']):,}, {near} have it and {high} are above; the highest is", end=" ")
         print(f"{max(columns['IPS2']):.3f}; {together} have the figures of SC, PPC and IPS2 at once.")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ips2_dask.datasets import curved_gaussians, manifold
+from ips2_dask.datasets import BLOCK, curved_gaussians
 from ips2_dask.errors import BadInput
 from ips2_dask.paper import data as datasets
 from ips2_dask.paper.data import PublishedFile
@@ -361,9 +361,9 @@ def test_curved_gaussians_are_float32_in_all_clusters_and_seeded() -> None:
     "rows",
     [
         slice(0, 10),
-        slice(manifold.BLOCK - 3, manifold.BLOCK + 4),
-        slice(manifold.BLOCK, 2 * manifold.BLOCK),
-        slice(2 * manifold.BLOCK + 50, None),
+        slice(BLOCK - 3, BLOCK + 4),
+        slice(BLOCK, 2 * BLOCK),
+        slice(2 * BLOCK + 50, None),
         slice(-5, None),
         slice(7, 7),
         slice(9, 3),
@@ -371,7 +371,7 @@ def test_curved_gaussians_are_float32_in_all_clusters_and_seeded() -> None:
     ids=str,
 )
 def test_any_rows_of_curved_gaussians_are_those_of_the_whole(rows: slice) -> None:
-    m = 2 * manifold.BLOCK + 100
+    m = 2 * BLOCK + 100
     X, labels = curved_gaussians(m, f=3, n_clusters=4)
     part, part_labels = curved_gaussians(m, f=3, n_clusters=4, rows=rows)
     assert (part == X[rows]).all()
@@ -380,8 +380,8 @@ def test_any_rows_of_curved_gaussians_are_those_of_the_whole(rows: slice) -> Non
 
 
 def test_blocks_of_curved_gaussians_are_not_copies_of_one_another() -> None:
-    X, _ = curved_gaussians(2 * manifold.BLOCK, f=2)
-    assert (X[: manifold.BLOCK] != X[manifold.BLOCK :]).mean() > 0.999
+    X, _ = curved_gaussians(2 * BLOCK, f=2)
+    assert (X[:BLOCK] != X[BLOCK:]).mean() > 0.999
 
 
 def test_rows_do_not_depend_on_how_many_there_are() -> None:

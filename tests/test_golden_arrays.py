@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import adjusted_rand_score, pairwise_distances
 
 from ips2_dask import Params, Run
-from ips2_dask.datasets.manifold import curved_gaussians
+from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.layout import STAGES

@@ -50,7 +50,6 @@ ELSEWHERE = {
     "run s3://": "tests/cluster/test_ways.py",
     "run parts/*.parquet": "tests/readers/test_readers_parts.py",
     "export RUN": "tests/runs/test_export.py",
-    "bench cluster": "tests/bench/test_bench_cluster.py",
 }
 """Those that need a server or files that other tests make, or arguments that they call the benchmark with."""
 

@@ -32,7 +32,6 @@ from sklearn.neighbors import kneighbors_graph
 from test_readers_remedies import CASES as READERS_CASES
 
 from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, open_run, run, sweep
-from ips2_dask.bench.cluster import setting
 from ips2_dask.cli.main import main
 from ips2_dask.cli.run import TableShape
 from ips2_dask.clusters import jobs as record
@@ -42,7 +41,7 @@ from ips2_dask.clusters.jobs import cancel
 from ips2_dask.clusters.resources import settled
 from ips2_dask.clusters.tls import security
 from ips2_dask.clusters.workers import local_scratch
-from ips2_dask.datasets.manifold import curved_gaussians
+from ips2_dask.datasets import curved_gaussians
 from ips2_dask.errors import Refused
 from ips2_dask.paper import data as files
 from ips2_dask.paper.baselines import SSC
@@ -1125,7 +1124,7 @@ CASES += [
     ),
     Case(f"{LOAD}: {{}}{{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
     Case(
-        "clusters/scheduler.py: scheduler: start `dask scheduler`, or leave the option out",
+        "clusters/remote.py: scheduler: start `dask scheduler`, or leave the option out",
         "run {at}/x.npy --clusters 3 --out {out} --quiet --scheduler tcp://127.0.0.1:1",
         ("run {at}/x.npy --clusters 3 --out {out} --quiet --serial",),
     ),
@@ -1169,7 +1168,7 @@ CASES += [
         (lambda desk: local_scratch(str(desk.out)), lambda desk: local_scratch(None)),
     ),
     Case(
-        "clusters/scheduler.py: tls: give --tls DIR (in a config: tls: DIR)",
+        "clusters/remote.py: tls: give --tls DIR (in a config: tls: DIR)",
         "run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1",
         (
             "cluster certs {here}/tls",
@@ -1223,13 +1222,9 @@ CASES += [
         lambda _: datasets.load("digit"),
         (lambda _: datasets.load("digits"),),
     ),
+    Case("datasets.py: {}: raise {}", lambda _: curved_gaussians(0, 3, 2), (lambda _: curved_gaussians(9, 3, 2),)),
     Case(
-        "datasets/manifold.py: {}: raise {}",
-        lambda _: curved_gaussians(0, 3, 2),
-        (lambda _: curved_gaussians(9, 3, 2),),
-    ),
-    Case(
-        "datasets/manifold.py: rows: take [::step] of the result",
+        "datasets.py: rows: take [::step] of the result",
         lambda _: curved_gaussians(9, 3, 2, rows=slice(0, 9, 2)),
         (lambda _: curved_gaussians(9, 3, 2)[0][::2],),
     ),
@@ -1262,19 +1257,6 @@ CASES += [
         (lambda _: SSC(3, solver="admm", affine=True).fit(X),),
     ),
     # benchmarks
-    Case(
-        "bench/cluster.py: --near: give fewer --near, or more --chunks",
-        lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
-        (
-            lambda desk: setting(10_000, 4, 3, 2, desk.folder / "b"),
-            lambda desk: setting(10_000, 12, 9, 2, desk.folder / "c"),
-        ),
-    ),
-    Case(
-        "bench/cluster.py: --samples: give more --samples",
-        lambda desk: setting(100, 4, 3, 2, desk.folder / "d"),
-        (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),),
-    ),
     Case(
         "bench/harness.py: {}: give another --json",
         f"{QUICK} --json {{here}}",
@@ -1396,7 +1378,7 @@ EXCUSED: dict[str, str] = {
     "paper/reproduce.py: --out: give another --out": OF_HOURS,
     "clusters/jobs.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
-    "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
+    "clusters/remote.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
     "readers/dask_collections.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",
     "executors/failures.py: workers: a task got no memory in each of {} tries ({}): give each worker more memory, by "
     "a larger memory_limit or fewer workers": "tests/executors/test_process_memory.py asks for more than the limit, "

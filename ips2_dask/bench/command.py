@@ -119,11 +119,10 @@ BENCHMARKS = {
         whole=True,
     ),
     "scaling": _Benchmark(
-        "stages of runs of growing size, and how their time grows; of more workers, and what they bring",
+        "stages of runs of growing size, and how their time grows",
         "runs.scaling",
         f"""
 --sizes N,...=10000,31623,100000,316228,1000000  samples of each run
---workers N,...  for every size each (default 2)
 --features N={FEATURES}  of generated samples
 --no-warm-up  compile inside the first times
 --limit SECONDS=7200  after which a measured process is killed
@@ -158,17 +157,6 @@ BENCHMARKS = {
         10_000,
         "mnist10k",
     ),
-    "cluster": _Benchmark(
-        "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers",
-        "cluster.measure",
-        f"""
---workers N=200  simulated workers
---chunks N  of the samples, at most (default: the plan's for so many samples)
---near N=20  chunks of which each chunk needs rows
---samples N=100000000  of the simulated run
---clusters N={CLUSTERS}  of the simulated run
-""",
-    ),
 }
 
 
@@ -197,7 +185,7 @@ RECORD = (
 def _add_benchmarks(parser: argparse.ArgumentParser) -> None:
     """Give the parser of ``ips2 bench`` its benchmarks, and the paper's experiments."""
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
-    own: dict[str, Any] = {"allow_abbrev": False, "conflict_handler": "resolve"}  # --workers of scaling is a list
+    own: dict[str, Any] = {"allow_abbrev": False}
     for name, of in BENCHMARKS.items():
         one = benchmarks.add_parser(name, help=of.says, description=of.says, **own)
         add(one, RECORD, types=TYPES)
@@ -244,7 +232,7 @@ def bench_command(options: argparse.Namespace) -> int:
 
 def _made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The arguments of a benchmark that are made of several options."""
-    from ips2_dask.bench.inputs import kept  # noqa: PLC0415  the parser does without
+    from ips2_dask.bench.harness import kept  # noqa: PLC0415  the parser does without
     from ips2_dask.bench.runs import How  # noqa: PLC0415  the same
 
     made: dict[str, Any] = {"folder": folder, "report": lambda text: print(text, file=sys.stderr)}
@@ -252,12 +240,9 @@ def _made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     _check(options)
     if not of.whole:
         return {**made, "data": _data(options, options.seed, folder)} if of.samples else made
-    elsewhere, workers = options.serial or options.scheduler, options.workers
-    if options.benchmark == "scaling":
-        made |= {"workers": (None,) if elsewhere else workers or (2,), "warm_up": not options.no_warm_up}
-        options.workers = workers and workers[0]  # whether there may be any is asked below
-    elif not (elsewhere or options.cluster):
-        options.workers = workers or 2
+    if not (options.serial or options.scheduler or options.cluster):
+        options.workers = options.workers or 2
+    made["warm_up"] = not getattr(options, "no_warm_up", False)
     params, c = params_of(options), CLUSTERS
     if of.samples:
         make = partial(_data, options, params.random_state)
@@ -272,7 +257,7 @@ def _made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def _data(options: argparse.Namespace, seed: int, folder: Path) -> Any:
     """Named data, or generated ones where their number is given or no name is."""
-    from ips2_dask.bench.inputs import generated, named  # noqa: PLC0415  the parser does without
+    from ips2_dask.bench.harness import generated, named  # noqa: PLC0415  the parser does without
 
     if options.samples is None and options.data is not None:
         return named(options.data, folder)

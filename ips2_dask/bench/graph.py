@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ips2_dask.bench.harness import Record, work_apart
-from ips2_dask.bench.inputs import Data, centred
+from ips2_dask.bench.harness import Data, Record, centred, work_apart
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels.parallel import threads, usable_cores

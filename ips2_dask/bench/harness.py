@@ -1,4 +1,4 @@
-"""What benchmarks share: work in a fresh process with its peak memory, and files of records with their origin."""
+"""What benchmarks share: data in files, work in a fresh process with its peak memory, and records with their origin."""
 
 from __future__ import annotations
 
@@ -20,15 +20,76 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 
+from ips2_dask.datasets import BLOCK, curved_gaussians, load
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper.work import commit
 from ips2_dask.store.files import write_atomically
+from ips2_dask.typing import Float, Float32
 
 Value = bool | int | float | str | None
 Record = dict[str, Value]
+
+
+class Data(NamedTuple):
+    """Samples and known labels in files; ``c`` known classes."""
+
+    name: str
+    X: str  # (m, f), raw values
+    labels: str  # (m,) int64
+    m: int
+    f: int
+    c: int
+
+
+def generated(m: int, f: int, c: int, seed: int, folder: Path) -> Data:
+    """`datasets.curved_gaussians`, written block by block: it needs memory for one block."""
+    data = Data("curved_gaussians", str(folder / f"X-{m}x{f}.npy"), str(folder / f"labels-{m}x{f}.npy"), m, f, c)
+    X = np.lib.format.open_memmap(data.X, "w+", np.float32, (m, f))
+    labels = np.lib.format.open_memmap(data.labels, "w+", np.int64, (m,))
+    for start in range(0, m, BLOCK):
+        rows = slice(start, min(start + BLOCK, m))
+        X[rows], labels[rows] = curved_gaussians(m, f, c, seed, rows)
+    X.flush()
+    labels.flush()
+    return data
+
+
+def named(name: str, folder: Path) -> Data:
+    """A data set of `datasets.load`, as the publisher has it; `BadInput` where it is not there."""
+    dataset = load(name)
+    m, f = dataset.X.shape
+    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, dataset.n_clusters)
+    np.save(data.X, dataset.X)
+    np.save(data.labels, np.unique(dataset.labels, return_inverse=True)[1].astype(np.int64))
+    return data
+
+
+def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
+    """The data in ``folder``, made by ``make`` if there are none, only once: a run tells its input by its mtime."""
+    facts = folder / "data.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not facts.exists():
+            facts.write_text(json.dumps(make(folder)._asdict()))
+        return Data(**json.loads(facts.read_text()))
+    except BadInput:
+        folder.rmdir()  # nothing was made
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        allowed = "a folder that can be written, or one of a benchmark that was kept"
+        raise BadInput(
+            "--keep", f"{folder}: {error}", allowed, "there would be no data", "name another folder"
+        ) from error
+
+
+def centred(X: Float) -> Float32:
+    """X as a run sees it after ingest: centred in float64, then float32 (docs/method.md, Samples and distances)."""
+    return np.ascontiguousarray(X - X.mean(axis=0, dtype=np.float64), np.float32)
+
 
 INTERVAL, SHARE = 0.05, 10
 """Seconds between samples: at least .05, and at least 10 times what a sample takes, so that it costs 10 % of a core."""
@@ -275,11 +336,7 @@ def _check_writable(path: Path) -> None:
 
 
 def write(path: Path, facts: Mapping[str, object], results: Sequence[Record]) -> None:
-    """Write facts and ``results`` whole; `ValueError` where a record is not flat, or holds NaN or an infinity."""
-    for one in results:
-        deep = [name for name, value in one.items() if not isinstance(value, Value)]
-        if deep:
-            raise ValueError(f"a record's {deep[0]} is no plain value: {one[deep[0]]!r}")
+    """Write facts and ``results`` whole; `ValueError` where a record holds NaN or an infinity."""
     text = json.dumps({**facts, "results": list(results)}, indent=1, allow_nan=False, ensure_ascii=False)
     write_atomically(path, text + "\n")
 

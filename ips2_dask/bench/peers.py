@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.cluster import KMeans, SpectralClustering
 
-from ips2_dask.bench.harness import Outcome, Record, work_apart
-from ips2_dask.bench.inputs import Data
+from ips2_dask.bench.harness import Data, Outcome, Record, work_apart
 from ips2_dask.estimator import IPS2
 from ips2_dask.kernels import density
 from ips2_dask.kernels.parallel import usable_cores

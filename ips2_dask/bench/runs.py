@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from ips2_dask.bench.harness import Outcome, Record, Value, peak, work_apart
-from ips2_dask.bench.inputs import Data, generated
+from ips2_dask.bench.harness import Data, Outcome, Record, generated, peak, work_apart
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.prepare import plan_run
@@ -195,29 +194,20 @@ def growth(sizes: Sequence[float], seconds: Sequence[float]) -> _Growth:
     return _Growth(float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach)
 
 
-def scaling(
-    sizes: Sequence[int], features: int, how: How, workers: Sequence[int | None], warm_up: bool = True
-) -> Iterator[Record]:
-    """Records of `timed`, whose parameters these are, for each size with each number of workers; then two kinds more.
+def scaling(sizes: Sequence[int], features: int, how: How, warm_up: bool = True) -> Iterator[Record]:
+    """Records of `timed`, whose parameters these are, for each size; then one of kind "growth" for each stage.
 
-    A record of kind "growth" holds the exponent of a stage over the sizes, one of kind "speedup" as ``ratio`` the
-    seconds with the first number of workers over those with another.
+    It holds the exponent of the stage's seconds over the sizes.
     """
-    times: dict[str, dict[Value, dict[int, float]]] = {}  # by stage, workers and samples
-    points = [(m, n) for n in workers for m in sizes]
-    for r in timed(points, features, how, warm_up):
+    times: dict[str, dict[int, float]] = {}  # by stage and samples
+    for r in timed([(m, None) for m in sizes], features, how, warm_up):
         yield r
         if isinstance(r["seconds"], float) and isinstance(r["m"], int) and r["stage"] != START:
-            times.setdefault(str(r["stage"]), {}).setdefault(r["workers"], {})[r["m"]] = r["seconds"]
-    for stage, of in times.items():
-        first, beside = next(iter(of.items()))
-        for n, seconds in of.items():
-            if len(seconds) > 1:
-                fit = growth(list(seconds), list(seconds.values()))
-                yield {"kind": "growth", "stage": stage, "workers": n, "sizes": len(seconds), **fit._asdict()}
-            for m in seconds.keys() & beside.keys() if n != first else ():
-                pair: Record = {"m": m, "stage": stage, "workers": n, "against": first}
-                yield {"kind": "speedup", **pair, "ratio": beside[m] / seconds[m]}
+            times.setdefault(str(r["stage"]), {})[r["m"]] = r["seconds"]
+    for stage, seconds in times.items():
+        if len(seconds) > 1:
+            fit = growth(list(seconds), list(seconds.values()))
+            yield {"kind": "growth", "stage": stage, "sizes": len(seconds), **fit._asdict()}
 
 
 def timed(points: Iterable[tuple[int, int | None]], features: int, how: How, warm_up: bool = True) -> Iterator[Record]:

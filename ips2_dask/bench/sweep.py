@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ips2_dask.bench.harness import Record, work_apart
-from ips2_dask.bench.inputs import Data
+from ips2_dask.bench.harness import Data, Record, work_apart
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.store.layout import STAGES

@@ -53,7 +53,7 @@ RENAMED = {
     "logs": "ips2 jobs logs",
     "cancel": "ips2 jobs cancel",
     "certs": "ips2 cluster certs",
-    "study": "ips2 bench scaling --workers 1,2,4",
+    "study": "ips2 bench scaling",
     "reproduce": "ips2 bench reproduce",
     "completion": "shtab --prog ips2 --shell bash ips2_dask.cli.main.whole_parser",
 }

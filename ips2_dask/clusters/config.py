@@ -337,14 +337,14 @@ _POD = (*_SCALED, *_all("worker"), "driver.threads", "driver.memory", *_SAFE, *_
 
 MANAGERS: dict[str, _Manager] = {
     "local": _Manager(Local, "local", (*_SCALED, *_all("worker", "bind"), *_SAFE, *_ANY)),
-    "scheduler": _Manager(Scheduler, "scheduler", ("worker.threads", "tls", *_ANY)),
-    "ssh": _Manager(Ssh, "ssh", (*_all("worker", "bind"), *_SAFE, *_ANY)),
+    "scheduler": _Manager(Scheduler, "remote", ("worker.threads", "tls", *_ANY)),
+    "ssh": _Manager(Ssh, "remote", (*_all("worker", "bind"), *_SAFE, *_ANY)),
     "slurm": _Manager(Queue, "jobqueue", _BATCH),
     "pbs": _Manager(Queue, "jobqueue", _BATCH),
     "lsf": _Manager(Lsf, "jobqueue", _BATCH),
     "sge": _Manager(Sge, "jobqueue", _BATCH),
     "kubernetes": _Manager(Kubernetes, "kubernetes", _POD),
-    "gateway": _Manager(Gateway, "gateway", (*_SCALED, "worker.threads", *_ANY)),
+    "gateway": _Manager(Gateway, "remote", (*_SCALED, "worker.threads", *_ANY)),
 }
 
 

@@ -254,12 +254,12 @@ def _describe_worker(store: str | None, name: str) -> dict[str, Any]:
 
 
 def _store_fault(store: str, name: str) -> str | None:
-    """The reason why this process can't read the client's file in a store or write its own; None if it can do both."""
+    """The reason why this process can't read the client's file in a store or write into it; None if it can do both."""
     try:
         files = open_files(store)
-        if files.read(f"{name}.asked") != name:
+        if files.read(name) != "asked":
             return "it does not see what the client wrote there"
-        files.write(f"{name}.answered", name)
+        files.write(name, "answered")
     except Exception as error:  # a store may be any of fsspec's
         return f"{type(error).__name__}: {error}"
     return None
@@ -272,7 +272,7 @@ def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, An
     ----------
     client : Client
     store : path or URL, optional
-        The place of a run's directory; two small files are written there and removed again.
+        The place of a run's directory; a small file is written there and removed again.
 
     Returns
     -------
@@ -288,14 +288,13 @@ def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, An
         store = store if "://" in store else os.path.abspath(store)
         files = open_files(store)
         created = files.make_root()
-        files.write(f"{name}.asked", name)
+        files.write(name, "asked")
         try:
             worker = client.submit(_describe_worker, store, name, pure=False).result()
-            if worker["store"] is None and files.read(f"{name}.answered") != name:
+            if worker["store"] is None and files.read(name) != "answered":
                 worker["store"] = "what it writes there is not seen here"
         finally:
-            for end in ("asked", "answered"):
-                files.remove(f"{name}.{end}")
+            files.remove(name)
             if created and not files.names(""):
                 files.remove("")
     faults = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,11 +141,7 @@ def is_loopback(host: str) -> bool:
 
 def _check_bind(config: Config) -> None:
     """Refuse a scheduler that others could reach without a certificate, and a dashboard that others could reach."""
-    host = config.bind.host or ""
-    if config.bind.interface is not None:
-        addresses = psutil.net_if_addrs().get(config.bind.interface, [])
-        host = next((one.address for one in addresses if one.family == socket.AF_INET), "")
-        host = host or ("localhost" if config.bind.interface == "lo" else "")
+    host = config.bind.host or ("localhost" if config.bind.interface in ("lo", "lo0") else "")
     remedy = "run `ips2 cluster certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
     if config.manager == "kubernetes":  # whose operator does without certificates
         remedy = "write insecure: true"

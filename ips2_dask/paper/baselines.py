@@ -20,12 +20,14 @@ from scipy.spatial.distance import cdist
 from scipy.special import betaln, digamma, gammaln
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import KMeans
+from sklearn.linear_model import orthogonal_mp
+from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, whole
-from ips2_dask.paper.explicit import nearest
+from ips2_dask.paper.explicit import bandwidth_of, kernel, nearest, on_neighbors
 from ips2_dask.readers.objects import refuse_masked
 from ips2_dask.typing import Float64, Integer
 
@@ -42,32 +44,6 @@ def _above(default: float) -> Any:
 
 def _count(default: int) -> Any:
     return number(default, 1, None, "nothing could be computed")
-
-
-def nearest_others(X: Float64, k: int) -> tuple[Integer, Float64]:
-    """The k nearest other samples of each, by (distance, id), and their distances, both (m, k)."""
-    D = cdist(X, X)
-    N = nearest(D, k + 1)[:, 1:]
-    return N, np.take_along_axis(D, N, axis=1)
-
-
-def bandwidth_of(X: Float64, rule: str | float) -> float:
-    """The Gaussian's bandwidth t: the mean or median distance over i < j, or the number given.
-
-    Where all samples are equal it is 1, so that their affinity is 1 and not 0 / 0.
-    """
-    if not isinstance(rule, str):
-        return float(rule)
-    D = cdist(X, X)
-    t = D.sum() / (D.size - len(D)) if rule == "mean" else np.median(D[np.triu_indices(len(D), 1)])
-    return float(t) if t > 0 else 1.0
-
-
-def gaussian(D: Float64, t: float) -> Float64:
-    """exp(-D^2 / 2t^2), written over D."""
-    np.square(D, out=D)
-    D /= -2 * t * t
-    return np.exp(D, out=D)
 
 
 def spectral_labels(W: Affinity, c: int, rng: np.random.RandomState) -> Integer:
@@ -157,20 +133,13 @@ class SC(Baseline):
     random_state: int | np.random.RandomState | None = 0  # of k-means
 
     def _affinity(self, X: Float64) -> Affinity:
+        D = cdist(X, X)
+        W = kernel(D, bandwidth_of(D, self.bandwidth))
         if self.affinity == "heat-knn":
             k = whole("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
-            return _heat_knn(X, k, bandwidth_of(X, self.bandwidth))
-        W = gaussian(cdist(X, X), bandwidth_of(X, self.bandwidth))
+            return sp.csr_array(on_neighbors(W, D, k))
         np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
         return W
-
-
-def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
-    """exp(-d_ij^2 / 2t^2) where j is among the k nearest others of i or the reverse, CSR (m, m), zero diagonal."""
-    N, d = nearest_others(X, k)
-    m = len(N)
-    graph = sp.csr_array((gaussian(d, t).ravel(), N.ravel(), np.arange(m + 1) * k), shape=(m, m))
-    return sp.csr_array(graph.maximum(graph.T))
 
 
 # CAVE: clique averaging of nearest-neighbour hyperedges, then normalised cut (Agarwal et al. 2005)
@@ -209,24 +178,16 @@ class CAVE(Baseline):
     def _affinity(self, X: Float64) -> sp.csr_array:
         m = len(X)
         k = whole("n_neighbors", self.n_neighbors, 2, m, f"a hyperedge of {m} samples would have no pair or no k")
-        self.hyperedges_ = nearest(cdist(X, X), k)
-        self.hyperedge_weights_ = mean_affinities(X, self.hyperedges_, bandwidth_of(X, self.bandwidth))
-        average = average_separately if self.averaging == "separate" else average_jointly
+        D = cdist(X, X)
+        self.hyperedges_ = nearest(D, k)
+        i, j = np.triu_indices(k, 1)
+        pairs = kernel(D, bandwidth_of(D, self.bandwidth))[self.hyperedges_[:, i], self.hyperedges_[:, j]]
+        self.hyperedge_weights_ = pairs.mean(axis=1)
+        average = _average_separately if self.averaging == "separate" else _average_jointly
         return average(self.hyperedges_, self.hyperedge_weights_, m)
 
 
-def mean_affinities(X: Float64, hyperedges: Integer, t: float) -> Float64:
-    """h_e, the mean of exp(-d_ij^2 / 2t^2) over the pairs of each hyperedge (n, k), (n,)."""
-    i, j = np.triu_indices(hyperedges.shape[1], 1)
-    points = X[hyperedges]  # (n, k, f)
-    points -= points[:, :1]  # around the first sample, so that the products below keep the distances' digits
-    G = points @ points.transpose(0, 2, 1)  # (n, k, k)
-    square = np.einsum("nii->ni", G)
-    D = np.sqrt(np.maximum(square[:, i] + square[:, j] - 2 * G[:, i, j], 0))
-    return np.asarray(gaussian(D, t).mean(axis=1))
-
-
-def average_separately(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+def _average_separately(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
     """w_ij = mean of h_e (n,) over the hyperedges (n, k) that hold i and j, CSR (m, m), symmetric, zero diagonal."""
     n, k = hyperedges.shape
     H = sp.csr_array((np.ones(n * k), hyperedges.ravel(), np.arange(n + 1) * k), shape=(n, m))
@@ -238,7 +199,7 @@ def average_separately(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
     return sp.csr_array(total.multiply(count))
 
 
-def average_jointly(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+def _average_jointly(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
     """w that minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, CSR (m, m), symmetric, zero diagonal."""
     i, j = np.triu_indices(hyperedges.shape[1], 1)
     first, second = np.sort(np.stack([hyperedges[:, i], hyperedges[:, j]]), axis=0)  # (n, q) each
@@ -260,6 +221,7 @@ FACES: dict[str, float | bool] = {"alpha": 20.0, "affine": False, "outliers": Tr
 """The authors' settings for Extended Yale B."""
 
 ROUNDING = 1e-8  # products of unit vectors below this are taken for 0
+EXPRESSED = 1e-6  # length of what is left of a sample, of 1, that counts as nothing
 
 
 @dataclass(eq=False, repr=False)
@@ -281,7 +243,7 @@ class SSC(Baseline):
     ----------
     labels_ : (m,) int
     affinity_matrix_ : (m, m) array, CSR where ``omp``
-    coefficients_ : (m, m) array, CSR where ``omp``: C, its column i expresses sample i
+    coefficients_ : (m, m) array: C, its column i expresses sample i
     n_iter_ : int
     converged_ : bool
     n_features_in_ : int
@@ -289,8 +251,8 @@ class SSC(Baseline):
 
     n_clusters: int = 8  # at most the number of samples
     _: KW_ONLY
-    # admm: the program above, dense (m, m). omp: orthogonal matching pursuit on samples of length 1, sparse, for larger
-    # m; it has neither the affine constraint nor outliers
+    # admm: the program above. omp: orthogonal matching pursuit on samples of length 1; it has neither the affine
+    # constraint nor outliers
     solver: str = one_of("admm", "omp")
     alpha: float = _above(20.0)  # weight of the noise term, above 1; also ADMM's penalty (the authors' choice)
     affine: bool = False  # whether the coefficients of a sample sum to 1: affine subspaces instead of linear ones
@@ -302,33 +264,27 @@ class SSC(Baseline):
     tol: float = _above(2e-4)  # ADMM stops when no entry of C, E or the constraints moves or fails by more
     max_iter: int = _count(200)  # ADMM's limit; as published it is reached without a word, see converged_
     n_nonzero: int = _count(10)  # coefficients that omp gives a sample at most: the dimension expected of a subspace
-    omp_tol: float = between(
-        1e-6, 1e-30, 1.0, MEANINGLESS, closed=True
-    )  # length of the residual, of 1, at which omp stops earlier
     random_state: int | np.random.RandomState | None = 0  # of k-means
 
     def _affinity(self, X: Float64) -> Affinity:
-        self.coefficients_, self.n_iter_, self.converged_ = self._express(X)
-        return affinity_of(self.coefficients_, self.keep)
-
-    def _express(self, X: Float64) -> _Expression:
         if self.solver == "omp":
             if self.affine or self.outliers:
                 options = f"affine={self.affine}, outliers={self.outliers}"
                 raise BadInput("solver='omp'", options, "neither", "they would be ignored", "take solver='admm'")
-            return express_by_omp(X, self.n_nonzero, self.omp_tol)
-        sizes = np.sort(np.abs(X).sum(axis=1))  # |y_j|_1; the minimum over i of the maximum over j != i is the second
-        lambda_e = self.alpha_e / _or_one(sizes[-2]) if self.outliers else None
-        lambda_z = self.alpha / coherence(X)
-        return express_by_admm(X, lambda_z, lambda_e, self.alpha, bool(self.affine), self.tol, self.max_iter)
+            found = _express_by_omp(X, self.n_nonzero)
+        else:
+            # |y_j|_1; the minimum over i of the maximum over j != i is the second
+            sizes = np.sort(np.abs(X).sum(axis=1))
+            lambda_e = self.alpha_e / _or_one(sizes[-2]) if self.outliers else None
+            lambda_z = self.alpha / _coherence(X)
+            found = _express_by_admm(X, lambda_z, lambda_e, self.alpha, bool(self.affine), self.tol, self.max_iter)
+        self.coefficients_, self.n_iter_, self.converged_ = found
+        W = _affinity_of(self.coefficients_, self.keep)
+        return sp.csr_array(W) if self.solver == "omp" else W
 
 
-class _Expression(NamedTuple):
-    """C (m, m), the iterations it took, and whether the stopping rule was met."""
-
-    C: Affinity
-    n_iter: int
-    converged: bool
+_Expression: TypeAlias = tuple[Float64, int, bool]
+"""C (m, m), the iterations it took, and whether the stopping rule was met."""
 
 
 def _or_one(x: np.floating) -> float:
@@ -336,7 +292,7 @@ def _or_one(x: np.floating) -> float:
     return float(x) if x > 0 else 1.0
 
 
-def coherence(X: Float64) -> float:
+def _coherence(X: Float64) -> float:
     """mu_z = min_i max_{j != i} |x_i . x_j|, over the samples that are not orthogonal to all others (14)."""
     G = np.abs(X @ X.T)
     np.fill_diagonal(G, 0)
@@ -349,7 +305,7 @@ def shrink(A: Float64, threshold: float) -> Float64:
     return A - np.clip(A, -threshold, threshold)
 
 
-def express_by_admm(
+def _express_by_admm(
     X: Float64, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
 ) -> _Expression:
     """C (m, m), zero diagonal, of program (13) by the alternating direction method of multipliers (Algorithm 2).
@@ -379,8 +335,8 @@ def express_by_admm(
         Delta += rho * gap
         delta += rho * excess
         if max(_largest(gap), _largest(excess), _largest(A - before), change_E) <= tol:
-            return _Expression(C, n_iter, True)
-    return _Expression(C, max_iter, False)
+            return C, n_iter, True
+    return C, max_iter, False
 
 
 def _largest(A: Float64) -> float:
@@ -397,60 +353,35 @@ def _ridge_solver(Z: Float64, rho: float) -> Callable[[Float64], Float64]:
     return lambda R: inverse @ R
 
 
-def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> _Expression:
-    """C by orthogonal matching pursuit (You, Robinson, Vidal 2016, Algorithm 1): greedy, all samples a step at a time.
+def _express_by_omp(X: Float64, n_nonzero: int) -> _Expression:
+    """C by orthogonal matching pursuit (You, Robinson, Vidal 2016) on samples of length 1.
 
-    Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew: at
-    most ``n_nonzero``, m - 1 and f of them (the paper's k_max), until the residual has the length ``tol`` (its
-    epsilon). Samples are scaled to length 1; a zero sample expresses nothing. C is CSR.
+    A sample has at most ``n_nonzero``, m - 1 and f coefficients, fewer where they express it already, as a zero one.
     """
-    length = np.linalg.norm(X, axis=1, keepdims=True)
-    X = X / np.where(length > 0, length, 1)
-    m, f = X.shape
-    own, steps, residual = np.arange(m), min(n_nonzero, m - 1, f), X.copy()  # (m, f)
-    support = np.full((m, steps), own[:, None])  # a sample itself stands for "none": it is never taken
-    Q = np.zeros((m, steps, f))  # orthonormal rows that span the support, by Gram and Schmidt
-    for t in range(steps):
-        fit = np.abs(residual @ X.T)  # (m, m)
-        np.put_along_axis(fit, support, -1, axis=1)
-        best = fit.argmax(axis=1)
-        # An atom without any correlation lies in the span already, or across the residual: it could not help.
-        live = (np.linalg.norm(residual, axis=1) > tol) & (fit[own, best] > ROUNDING)
-        if not live.any():
-            break
-        support[live, t] = best[live]
-        q = X[best] * live[:, None]
-        for _ in range(2):  # twice is enough for orthogonality to rounding
-            q -= np.einsum("mtf,mt->mf", Q, np.einsum("mtf,mf->mt", Q, q))
-        Q[:, t] = q / np.where(live, np.linalg.norm(q, axis=1), 1)[:, None]
-        residual -= Q[:, t] * np.einsum("mf,mf->m", Q[:, t], residual)[:, None]
-    R = np.einsum("mtf,msf->mts", Q, X[support])  # (m, t, t) upper triangular
-    R[:, np.arange(steps), np.arange(steps)] += support == own[:, None]  # steps not taken: coefficient 0
-    coefficient = np.linalg.solve(R, np.einsum("mtf,mf->mt", Q, X)[..., None])[..., 0]
-    used = coefficient != 0
-    C = sp.csr_array((coefficient[used], (support[used], np.nonzero(used)[0])), shape=(m, m))
-    left = np.linalg.norm(residual, axis=1)
-    return _Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
+    X, m = normalize(X), len(X)
+    most, C = min(n_nonzero, m - 1, X.shape[1]), np.zeros((m, m))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where nothing is left to express
+        for i in range(m):
+            others = np.delete(np.arange(m), i)
+            C[others, i] = orthogonal_mp(X[others].T, X[i], n_nonzero_coefs=most)
+    left = np.linalg.norm(X.T - X.T @ C, axis=0)
+    return C, max(1, int(np.count_nonzero(C, axis=0).max())), bool((left <= EXPRESSED).all())
 
 
-def affinity_of(C: Affinity, keep: float = 1.0) -> Affinity:
+def _affinity_of(C: Float64, keep: float = 1.0) -> Float64:
     """W = |C| + |C|' after each column of C was cut to its largest entries and divided by the largest (Algorithm 1).
 
-    Of each column the fewest largest |c| that hold the share ``keep`` of its sum stay; 1 keeps all. W is CSR where C
-    is sparse.
+    Of each column the fewest largest |c| that hold the share ``keep`` of its sum stay; 1 keeps all.
     """
-    A = sp.csc_array(abs(C))
-    A.eliminate_zeros()
-    column = np.repeat(np.arange(A.shape[1]), np.diff(A.indptr))
-    order = np.lexsort((-A.data, column))
-    value, row = A.data[order], A.indices[order]
-    total = np.bincount(column, value, A.shape[1])
-    larger = np.cumsum(value) - value - (np.cumsum(total) - total)[column]  # what larger ones of the column hold
-    mask = larger < keep * total[column] if keep < 1 else np.ones(len(value), dtype=bool)
-    value /= value[A.indptr[column]]  # its column's largest stands first
-    cut = sp.csr_array((value[mask], (row[mask], column[mask])), shape=A.shape)
-    W = sp.csr_array(cut + cut.T)
-    return W.toarray() if isinstance(C, np.ndarray) else W
+    A = np.abs(C)
+    order = np.argsort(-A, axis=0, kind="stable")
+    value = np.take_along_axis(A, order, axis=0)
+    if keep < 1:
+        larger = np.cumsum(value, axis=0) - value  # what larger ones of the column hold
+        value[larger >= keep * value.sum(axis=0)] = 0
+    np.put_along_axis(A, order, value / np.where(value[0] > 0, value[0], 1), axis=0)
+    return A + A.T
 
 
 # HGC: hypergraph communities by a Bayesian mixture and its variational solution (Vazquez 2009)
@@ -497,17 +428,16 @@ class HGC(Baseline):
         m, others = len(X), self.incidence == "knn-others"
         why = f"{m} samples do not fill a hyperedge"
         k = whole("n_neighbors", self.n_neighbors, 1, m - 1 if others else m, why)
-        self._explain(knn_incidence(X, k, others), rng)
+        self._explain(_knn_incidence(X, k, others), rng)
 
     def _explain(self, A: sp.csr_array, rng: np.random.RandomState) -> None:
         """Find the groups of an incidence (m, n) of 0 and 1, vertices in rows."""
-        prior = Prior(self.alpha, self.beta, self.gamma)
+        prior = _Prior(self.alpha, self.beta, self.gamma)
         starts = (rng.uniform(size=(A.shape[0], self.n_clusters)) for _ in range(self.n_init))
-        climbs = (climb(A, q, prior, self.tol, self.max_iter) for q in starts)
-        best = max(climbs, key=lambda attempt: attempt.elbo[-1])
-        self.membership_, self.elbo_path_ = best
-        self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
-        groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
+        climbs = (_climb(A, q, prior, self.tol, self.max_iter) for q in starts)
+        self.membership_, self.elbo_path_ = max(climbs, key=lambda climbed: climbed[1][-1])
+        self.elbo_, self.n_iter_ = float(self.elbo_path_[-1]), len(self.elbo_path_)
+        groups, self.labels_ = np.unique(self.membership_.argmax(axis=1), return_inverse=True)
         self.n_groups_ = len(groups)
 
     @property
@@ -518,15 +448,15 @@ class HGC(Baseline):
         return np.asarray(W)
 
 
-def knn_incidence(X: Float64, k: int, others: bool = False) -> sp.csr_array:
+def _knn_incidence(X: Float64, k: int, others: bool = False) -> sp.csr_array:
     """Hyperedge j is sample j with its k - 1 nearest others, or its k nearest others: CSR (m, m) of 0 and 1."""
     m = len(X)
-    members = nearest_others(X, k)[0] if others else nearest(cdist(X, X), k)  # (m, k)
+    members = nearest(cdist(X, X), k + others)[:, int(others) :]  # (m, k)
     by_hyperedge = sp.csr_array((np.ones(members.size), members.ravel(), np.arange(m + 1) * k), shape=(m, m))
     return sp.csr_array(by_hyperedge.T)
 
 
-class Prior(NamedTuple):
+class _Prior(NamedTuple):
     """Beta(alpha, beta) of each theta_gj and Dirichlet(gamma, ..., gamma) of pi."""
 
     alpha: float
@@ -534,47 +464,37 @@ class Prior(NamedTuple):
     gamma: float
 
 
-class _Posterior(NamedTuple):
-    """q(theta_gj) = Beta(alpha_gj, beta_gj), both (K, n), and q(pi) = Dirichlet(gamma), (K,)."""
-
-    alpha: Float64
-    beta: Float64
-    gamma: Float64
+_Posterior: TypeAlias = tuple[Float64, Float64, Float64]
+"""q(theta_gj) = Beta(alpha_gj, beta_gj), both (K, n), and q(pi) = Dirichlet(gamma), (K,)."""
 
 
-class _Climb(NamedTuple):
-    """Memberships q (m, K) that a start arrived at, and the bound after each iteration."""
-
-    q: Float64
-    elbo: Float64
-
-
-def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> _Climb:
+def _climb(A: sp.csr_array, start: Float64, prior: _Prior, tol: float, max_iter: int) -> tuple[Float64, Float64]:
     """Coordinate ascent of the evidence lower bound, which never falls up to rounding, for an incidence A (m, n).
 
-    It begins with memberships ``start`` (m, K), positive, which are scaled to rows of sum 1.
+    It begins with memberships ``start`` (m, K), positive, which are scaled to rows of sum 1, and returns those that it
+    arrives at with the bound after each iteration.
     """
     q = start / start.sum(axis=1, keepdims=True)
-    posterior = posterior_of(A, q, prior)
+    posterior = _posterior_of(A, q, prior)
     path = [_elbo_of(q, posterior, prior)]
     while len(path) < max_iter:
-        q = memberships(A, posterior)
-        posterior = posterior_of(A, q, prior)
+        q = _memberships(A, posterior)
+        posterior = _posterior_of(A, q, prior)
         path.append(_elbo_of(q, posterior, prior))
         if abs(path[-1] - path[-2]) <= tol * (abs(path[-1]) + abs(path[-2])) / 2:
             break
-    return _Climb(q, np.array(path))
+    return q, np.array(path)
 
 
-def posterior_of(A: sp.csr_array, q: Float64, prior: Prior) -> _Posterior:
+def _posterior_of(A: sp.csr_array, q: Float64, prior: _Prior) -> _Posterior:
     """The best q(theta) and q(pi) for memberships q: prior counts plus expected counts."""
     inside = np.asarray((A.T @ q).T)  # (K, n) expected vertices of group g in hyperedge j
     size = q.sum(axis=0)  # (K,)
     outside = np.maximum(size[:, None] - inside, 0)  # rounding must not make it negative
-    return _Posterior(prior.alpha + inside, prior.beta + outside, prior.gamma + size)
+    return prior.alpha + inside, prior.beta + outside, prior.gamma + size
 
 
-def memberships(A: sp.csr_array, posterior: _Posterior) -> Float64:
+def _memberships(A: sp.csr_array, posterior: _Posterior) -> Float64:
     """The best q(g) for q(theta) and q(pi), (m, K): softmax of E[log pi_g] + sum_j E[log Bernoulli(a_ij; theta_gj)]."""
     alpha, beta, gamma = posterior
     log_in, log_out = digamma(alpha), digamma(beta)  # both less digamma(alpha + beta), which cancels in the difference
@@ -586,7 +506,7 @@ def memberships(A: sp.csr_array, posterior: _Posterior) -> Float64:
     return np.asarray(score)
 
 
-def _elbo_of(q: Float64, posterior: _Posterior, prior: Prior) -> float:
+def _elbo_of(q: Float64, posterior: _Posterior, prior: _Prior) -> float:
     """The bound on log p(A), where ``posterior`` is the best for q: the evidence given q, plus q's entropy."""
     alpha, beta, gamma = posterior
     entropy = -float(np.sum(q * np.log(np.where(q > 0, q, 1))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from typing import Any
@@ -66,7 +66,7 @@ def printed_seconds(dataset: str, method: str) -> float | None:
 # Table 1: the data
 
 
-def table1(work: Work) -> list[Record]:
+def _table1(work: Work) -> list[Record]:
     """Samples, features and clusters of each data set."""
     records = []
     for name in ("soybean", "scadi", "scadi57", "bbcsport60", "yale5"):
@@ -107,7 +107,7 @@ def _params(found: dict[str, Summary]) -> dict[str, Setting]:
     return {setting: found[setting]["params"] for setting in SETTINGS}
 
 
-def table2(work: Work) -> list[Record]:
+def _table2(work: Work) -> list[Record]:
     """The measures of each data set, method and setting, beside what is printed."""
     found, given = cells(work, TABLE_SETS), {"draws": work.scope.draws, **work.scope.seeds}
     calls = {("bbcsport-draws", m): {"method": m, "chosen": _params(found["bbcsport60", m]), **given} for m in METHODS}
@@ -133,6 +133,16 @@ def _of_summary(
 
 # Table 3: time
 
+NOISY_FEATURES = 60
+NOISY = f"usdata1-{NOISY_FEATURES}"
+
+
+def _dataset(data: str | None, name: str, seed: int) -> Dataset:
+    """A data set by name; the generated ones are drawn with the seed."""
+    if name == "two_clusters":
+        return sets.two_clusters(seed)
+    return sets.usdata1(NOISY_FEATURES, seed=seed) if name == NOISY else sets.load(name, data)
+
 
 def _times(
     data: str | None, dataset: str, settings: dict[str, tuple[str, Setting]], repeats: int, seed: int
@@ -141,7 +151,7 @@ def _times(
 
     The methods take turns, so that other load on the machine affects all of them.
     """
-    loaded = sets.load(dataset, data)
+    loaded = _dataset(data, dataset, seed)
     taken: dict[str, list[float]] = {name: [] for name in settings}
     for _ in range(repeats + 1):
         for name, (method, setting) in settings.items():
@@ -161,7 +171,7 @@ def _seconds(where: tuple[str, str, str], taken: list[float], params: Setting, p
 TABLE3_SETS = ("soybean", "scadi57", "scadi", "bbcsport60", "yale5")
 
 
-def table3(work: Work) -> list[Record]:
+def _table3(work: Work) -> list[Record]:
     """Seconds of all methods by default, and of the paper's three as printed, under a name of their own."""
     settings = {method: (method, default(method)) for method in METHODS}
     settings |= {f"{method}-printed": (method, published(method)) for method in COMPARED}
@@ -188,7 +198,7 @@ KINDS = {"SC": "pairwise", "PPC": "high_order", "IPS2": "fused"}
 SHOWN = ("bbcsport60", "yale5")
 
 
-def tensors(work: Work) -> list[Record]:
+def _tensors(work: Work) -> list[Record]:
     """S and both unfolded tensors of section 3.4's three clusters: cells of heat maps, coarse, and their variation.
 
     The variation is the standard deviation over the mean of the entries off the diagonal: near 0 where all pairs look
@@ -219,8 +229,9 @@ def _coarse(M: Float64, step: int) -> Float64:
     return np.asarray(blocks.mean(axis=(1, 3)))
 
 
-def _three(samples: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
+def _three(data: str | None, dataset: str, setting: Setting, seed: int) -> dict[str, Any]:
     """S, V and U by kind, samples in order of their classes: cells, how well each tells classes apart, a histogram."""
+    samples = _dataset(data, dataset, seed)
     order = np.argsort(samples.labels, kind="stable")
     with quiet():
         fitted = IPS2(samples.n_clusters, random_state=seed, **setting).fit(samples.X)
@@ -237,32 +248,26 @@ def _three(samples: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     }
 
 
-def _two_clusters(data: str | None, seed: int) -> dict[str, Any]:
-    """The two-cluster set with the paper's printed settings."""
-    del data
-    return _three(sets.two_clusters(seed), published("IPS2"), seed)
+def _all_three(work: Work, name: str, settings: Mapping[str, Setting]) -> dict[str, dict[str, Any]]:
+    """`_three` of some data sets, each with its setting."""
+    calls = {(one,): {"dataset": one, "setting": settings[one], "seed": work.scope.seed} for one in settings}
+    return {dataset: found for (dataset,), found in work.each(name, _three, calls).items()}
 
 
-def _heatmap(data: str | None, dataset: str, setting: Setting, seed: int) -> dict[str, Any]:
-    """A real data set with the setting that Table 2 tuned for IPS2."""
-    return _three(sets.load(dataset, data), setting, seed)
-
-
-def similarities(work: Work) -> list[Record]:
-    """How well S, V and U tell the pairs of one cluster from those of two."""
-    found = work.each("similarities", _two_clusters, {(): {"seed": work.scope.seed}})[()]
+def _similarities(work: Work) -> list[Record]:
+    """How well S, V and U tell the pairs of one cluster from those of two, with the paper's printed settings."""
+    found = _all_three(work, "similarities", {"two_clusters": published("IPS2")})["two_clusters"]
     work.more["similarities"] = {"": found["cells"]}
     work.more["distributions"] = found["histogram"]
     return _auc("similarities", "two_clusters", "default", found)
 
 
-def heatmaps(work: Work) -> list[Record]:
-    """The same on two real data sets."""
+def _heatmaps(work: Work) -> list[Record]:
+    """The same on two real data sets, with the settings that Table 2 tuned for IPS2."""
     tuned = {dataset: three["tuned"]["params"] for (dataset, _), three in cells(work, SHOWN, ("IPS2",)).items()}
-    calls = {(name,): {"dataset": name, "setting": tuned[name], "seed": work.scope.seed} for name in SHOWN}
-    found = work.each("heatmaps", _heatmap, calls)
-    work.more["heatmaps"] = {name: found[name,]["cells"] for name in SHOWN}
-    return [one for name in SHOWN for one in _auc("heatmaps", name, "tuned", found[name,])]
+    found = _all_three(work, "heatmaps", tuned)
+    work.more["heatmaps"] = {name: one["cells"] for name, one in found.items()}
+    return [record for name, one in found.items() for record in _auc("heatmaps", name, "tuned", one)]
 
 
 def _auc(experiment: str, dataset: str, setting: str, found: dict[str, Any]) -> list[Record]:
@@ -276,7 +281,6 @@ FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 """USdata1's, and fewer: from 260 on it is too easy to tell methods apart."""
 
 NOISES = ("uniform", "gaussian", "rayleigh", "gamma")
-NOISY_FEATURES = 60
 K = tuple(range(5, 16))
 
 POINTS: dict[str, dict[str, Mapping[str, object]]] = {
@@ -313,14 +317,10 @@ def point(
 
     def one(variant: str, method: str) -> Summary:
         setting = {**_setting_of(variant, method), **(changes or {})}
-        return _score_drawn(method, setting, lambda s: draw(s, **drawn), range(seed, seed + runs))
+        seeds = range(seed, seed + runs)
+        return summary(setting, [score(method, setting, draw(one, **drawn), [one])[0] for one in seeds])
 
     return {variant: {method: one(variant, method) for method in methods} for variant in VARIANTS}
-
-
-def _score_drawn(method: str, setting: Setting, draw: Callable[[int], Dataset], seeds: Sequence[int]) -> Summary:
-    """The measures of a setting, each run on data that are drawn with its seed."""
-    return summary(setting, [score(method, setting, draw(seed), [seed])[0] for seed in seeds])
 
 
 def experiment_name(name: str, variant: str) -> str:
@@ -330,11 +330,11 @@ def experiment_name(name: str, variant: str) -> str:
 
 def dataset_name(name: str, at: str) -> str:
     """The data set's name in the records of a point."""
-    base = "usdata2" if name == "usdata2" else f"usdata1-{NOISY_FEATURES}"
+    base = "usdata2" if name == "usdata2" else NOISY
     return f"usdata1-{at}" if name == "usdata1" else f"{base}-{at}"
 
 
-def series(work: Work, name: str) -> list[Record]:
+def _series(work: Work, name: str) -> list[Record]:
     """The measures at each point, and the gain of IPS2 over SC."""
     calls = {(at,): {"drawn": one, **work.scope.seeds} for at, one in POINTS[name].items()}
     points, records = work.each(name, point, calls), []
@@ -349,39 +349,29 @@ def series(work: Work, name: str) -> list[Record]:
     return records
 
 
-def _times_over_k(data: str | None, repeats: int, seed: int) -> dict[str, dict[int, list[float]]]:
-    """Seconds of IPS2's fits on one draw for each k, in both variants, after one that is not counted."""
-    del data
-    drawn = sets.usdata1(NOISY_FEATURES, seed=seed)
-
-    def taken(setting: Setting) -> list[float]:
-        return [seconds("IPS2", setting, drawn, seed) for _ in range(repeats + 1)][1:]
-
-    return {v: {k: taken({**_setting_of(v, "IPS2"), "n_neighbors": k}) for k in K} for v in VARIANTS}
-
-
-def neighbors(work: Work) -> list[Record]:
+def _neighbors(work: Work) -> list[Record]:
     """The measures and the seconds of each k, which is among the parameters."""
     given = {"drawn": {"n_features": NOISY_FEATURES}, "methods": ("IPS2",), **work.scope.seeds}
     found = work.each("neighbors", point, {(str(k),): {"changes": {"n_neighbors": k}, **given} for k in K})
-    timing = {("times",): {"repeats": work.scope.repeats, "seed": work.scope.seed}}
-    taken, records = work.each("neighbors", _times_over_k, timing, alone=True)["times",], []
+    settings = {f"{v} {k}": ("IPS2", {**_setting_of(v, "IPS2"), "n_neighbors": k}) for v, k in product(VARIANTS, K)}
+    timing = {"dataset": NOISY, "settings": settings, "repeats": work.scope.repeats, "seed": work.scope.seed}
+    taken, records = work.each("neighbors", _times, {("times",): timing}, alone=True)["times",], []
     for variant, k in product(VARIANTS, K):
-        where = (experiment_name("neighbors", variant), f"usdata1-{NOISY_FEATURES}", "IPS2")
+        where = (experiment_name("neighbors", variant), NOISY, "IPS2")
         one = found[str(k),][variant]["IPS2"]
         records += _of_summary(*where, "default", one, {})
-        records += _seconds(where, taken[variant][k], one["params"], None)
+        records += _seconds(where, taken[f"{variant} {k}"], one["params"], None)
     return records
 
 
 FAMILIES: dict[str, Family] = {
-    "table1": Family(TABLE_SETS, table1),
-    "table2": Family((*TABLE_SETS, "bbcsport"), table2),
-    "table3": Family(TABLE3_SETS, table3),
-    "tensors": Family((), tensors),
-    "similarities": Family((), similarities),
-    "heatmaps": Family(SHOWN, heatmaps),
-    **{name: Family((), partial(series, name=name)) for name in POINTS},
-    "neighbors": Family((), neighbors),
+    "table1": Family(TABLE_SETS, _table1),
+    "table2": Family((*TABLE_SETS, "bbcsport"), _table2),
+    "table3": Family(TABLE3_SETS, _table3),
+    "tensors": Family((), _tensors),
+    "similarities": Family((), _similarities),
+    "heatmaps": Family(SHOWN, _heatmaps),
+    **{name: Family((), partial(_series, name=name)) for name in POINTS},
+    "neighbors": Family((), _neighbors),
 }
 """In the order of the records."""

@@ -51,11 +51,8 @@ def pairwise_similarity(
         Symmetric, in [0, 1].
     """
     word("affinity", affinity, "heat-knn", "gaussian")
-    d, t = _distances(X), mean_or_number("bandwidth", bandwidth)
-    if isinstance(t, str):
-        above = squareform(d, checks=False)
-        t = float(above.mean() if t == "mean" else np.median(above))
-    S = kernel(d, t)
+    d, rule = _distances(X), mean_or_number("bandwidth", bandwidth)
+    S = kernel(d, bandwidth_of(d, rule))
     return S if affinity == "gaussian" else on_neighbors(S, d)
 
 
@@ -220,7 +217,7 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     M = unfold(T) if is_tensor else _square(T, "T")
     if m * m != len(M):
         raise BadInput("T", f"shape {T.shape}", "(m, m, m, m) or (m^2, m^2)", "there would be no pairs", "pass T")
-    found = spectrum(M, divide="both" if is_tensor else "none")
+    found = spectrum(M, normalized=not is_tensor)
     r = len(found.shares)
     if r == 0:
         raise BadInput("T", "zeros alone", "a similarity of some pair", "V would be zero", "pass another tensor")
@@ -232,7 +229,15 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     return np.asarray(V / V.max())
 
 
-# What the readings of the paper's text vary (paper/readings.py): on distances that are checked, with further options.
+# What baselines, and readings of the text (notebooks/research), share with it: on distances that are checked.
+
+
+def bandwidth_of(d: Float64, rule: str | float) -> float:
+    """t of distances (m, m): their mean or median over i < j, or the number given."""
+    if not isinstance(rule, str):
+        return float(rule)
+    above = squareform(d, checks=False)
+    return float(above.mean() if rule == "mean" else np.median(above))
 
 
 def kernel(d: Float64, t: float) -> Float64:
@@ -245,18 +250,18 @@ def nearest(d: Float64, k: int) -> Int64:
     return np.argsort(d - np.eye(len(d)), axis=1, kind="stable")[:, :k]  # itself before its duplicates
 
 
-def on_neighbors(S: Float64, d: Float64) -> Float64:
-    """S where one of two samples is among the five nearest others of the other, zero elsewhere."""
+def on_neighbors(S: Float64, d: Float64, k: int = HEAT_NEIGHBORS) -> Float64:
+    """S where one of two samples is among the k nearest others of the other, zero elsewhere."""
     near = np.zeros(d.shape, dtype=np.bool_)
-    np.put_along_axis(near, nearest(d, HEAT_NEIGHBORS + 1)[:, 1:], True, axis=1)
+    np.put_along_axis(near, nearest(d, k + 1)[:, 1:], True, axis=1)
     return np.where(near | near.T, S, 0.0)
 
 
-def quadruples(e: Float64, near: Int64 | None, sigma: float | Float64, epsilon: float, each: bool = False) -> Float64:
+def quadruples(e: Float64, near: Int64 | None, sigma: float | Float64, epsilon: float) -> Float64:
     """The indecomposable tensor of distances e (m, m), (m, m, m, m), zero outside of neighbourhoods (m, k), if given.
 
-    ``sigma`` may be one of each neighbourhood, (m,); a quadruple of several has that of the first. ``each`` adds up
-    what several neighbourhoods give; else an entry counts once.
+    An entry of several neighbourhoods counts once. ``sigma`` may be one of each neighbourhood, (m,); a quadruple of
+    several has that of the first.
     """
     if near is None:
         return _quotients(e, float(sigma), epsilon)
@@ -264,8 +269,7 @@ def quadruples(e: Float64, near: Int64 | None, sigma: float | Float64, epsilon: 
     sigmas, T = np.broadcast_to(sigma, m), np.zeros((m, m, m, m))
     for p in reversed(range(m)):  # so that the first neighbourhood is the last to write
         N = near[p]
-        block = _quotients(e[np.ix_(N, N)], float(sigmas[p]), epsilon)
-        T[np.ix_(N, N, N, N)] = T[np.ix_(N, N, N, N)] + block if each else block
+        T[np.ix_(N, N, N, N)] = _quotients(e[np.ix_(N, N)], float(sigmas[p]), epsilon)
     return T
 
 
@@ -284,19 +288,19 @@ class Spectrum(NamedTuple):
     shares: Float64  # (r,) each component's share of the volume
 
 
-def spectrum(T_hat: Float64, n: int | None = None, divide: Literal["both", "left", "none"] = "both") -> Spectrum:
+def spectrum(T_hat: Float64, n: int | None = None, normalized: bool = False) -> Spectrum:
     """The leading swap-symmetric eigenvectors of an unfolded tensor, at least the n after those of the components.
 
     T-hat has the symmetry (i, j), (k, l) -> (j, i), (l, k), so it does not mix the vectors that keep their sign under
     the swap with those that change it, and each component can be solved alone: its eigenvalue 1 is then simple. They
-    are those of D^-1/2 T D^-1/2, with ``divide="left"`` of D^-1 T, with "none" of T; without ``n`` all of them.
+    are those of D^-1/2 T D^-1/2, which T-hat may be already (``normalized``); without ``n`` all of them.
     """
     m = math.isqrt(len(T_hat))
     i, j = np.triu_indices(m)
     one, other, unit = m * i + j, m * j + i, np.where(i == j, math.sqrt(0.5), 1.0)
     degree = T_hat.sum(axis=1)[one]
     inverse = np.divide(1.0, np.sqrt(degree), out=np.zeros(len(i)), where=degree > 0)
-    scale = unit * (1.0 if divide == "none" else inverse)
+    scale = unit if normalized else unit * inverse
     # between the vectors (e_ij + e_ji) / sqrt(2) for i < j and e_ii
     L = sp.csr_array((T_hat[np.ix_(one, one)] + T_hat[np.ix_(one, other)]) * scale[:, None] * scale)
     active = np.flatnonzero(abs(L).sum(axis=1) > 0)
@@ -307,8 +311,6 @@ def spectrum(T_hat: Float64, n: int | None = None, divide: Literal["both", "left
     for component in range(int(label.max(initial=-1)) + 1):
         rows = active[label == component]
         values, vectors = _leading(L[rows][:, rows], n)
-        if divide == "left":
-            vectors = vectors * inverse[rows, None]
         matrices = np.zeros((len(values), m, m))
         entries = vectors.T * math.sqrt(0.5) / unit[rows]
         matrices[:, i[rows], j[rows]] = matrices[:, j[rows], i[rows]] = entries
@@ -333,33 +335,18 @@ def _leading(L: sp.csr_array, n: int | None) -> tuple[Float64, Float64]:
     return values[order], vectors[:, order]
 
 
-def combined(found: Spectrum, n: int, rule: str, after_components: bool = False) -> Float64:
-    """V before it is scaled, (m, m): by the rule of `high_order_similarity` for components and ties.
-
-    It is made of n vectors, those of the components among them unless they are ``after_components``, by its rules or
-    ``square`` (mean of squares), ``centred`` (the signed ones less their means), or ``signs N``: the mean of signed
-    ones, those flipped whose bit is set in N, the lowest bit being the second vector's.
-    """
+def combined(found: Spectrum, n: int, rule: str) -> Float64:
+    """V before it is scaled, (m, m): by the rule of `high_order_similarity` for components and ties."""
     r, weights = len(found.shares), np.ones(len(found.values))
-    if r >= n and not after_components:
+    if r >= n:
         weights[:r] = np.sqrt(found.shares)
-    last = r + _through_ties(found.values[r:], n - r if r < n and not after_components else n)
-    first = r if after_components else 0
-    stack = found.matrices[first:last] * weights[first:last, None, None]
-    if rule in ("rms", "square"):
-        square = np.mean(stack**2, axis=0)
-        return np.asarray(np.sqrt(square) if rule == "rms" else square)
+    last = r + _through_ties(found.values[r:], n - r if r < n else n)
+    stack = found.matrices[:last] * weights[:last, None, None]
+    if rule == "rms":
+        return np.asarray(np.sqrt(np.mean(stack**2, axis=0)))
     if rule == "abs":
         return np.asarray(np.mean(np.abs(stack), axis=0))
-    signed = np.where(stack.sum(axis=(1, 2), keepdims=True) < 0, -stack, stack)
-    if rule == "centred":
-        signed -= signed.mean(axis=(1, 2), keepdims=True)
-    elif rule.startswith("signs "):
-        bits = int(rule.removeprefix("signs ")) << 1
-        signed *= np.array([-1.0 if bits >> a & 1 else 1.0 for a in range(len(signed))])[:, None, None]
-    elif rule != "signed":
-        raise ValueError(f"no rule {rule!r}")
-    return np.asarray(signed.mean(axis=0))
+    return np.asarray(np.where(stack.sum(axis=(1, 2), keepdims=True) < 0, -stack, stack).mean(axis=0))
 
 
 def _through_ties(values: Float64, n: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
@@ -21,8 +22,9 @@ from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.kernels import ingest
 from ips2_dask.metrics import accuracy, scores
-from ips2_dask.paper.baselines import CAVE, FACES, HGC, MOTION, SC, SSC, Affinity, bandwidth_of, spectral_labels
+from ips2_dask.paper.baselines import CAVE, FACES, HGC, MOTION, SC, SSC, Affinity, spectral_labels
 from ips2_dask.paper.data import Dataset
+from ips2_dask.paper.explicit import bandwidth_of
 from ips2_dask.params import PAPER
 from ips2_dask.typing import Bool, Float64, Integer
 
@@ -38,7 +40,7 @@ COMPARED = ("SC", "PPC", "IPS2")
 """Those that the paper draws curves of."""
 
 BY_AFFINITY = ("SC", "SSC", "CAVE")
-"""Methods that are an affinity and its spectral clustering: a seed changes the second alone (see `Fitted`)."""
+"""Methods that are an affinity and its spectral clustering: a seed changes the second alone (see `labels_of`)."""
 
 BUDGET = 200
 """Settings that each method is tried with."""
@@ -212,7 +214,7 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         data = scaled(X, arguments.pop("scale"))
     if "bandwidth_times" in arguments:
         times = arguments.pop("bandwidth_times")
-        arguments["bandwidth"] = times * bandwidth_of(data, "mean")
+        arguments["bandwidth"] = times * bandwidth_of(cdist(data, data), "mean")
     return ESTIMATORS[method](c, random_state=seed, **arguments), data
 
 
@@ -240,38 +242,29 @@ def _affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) 
     return spectral_labels(tie_components(graph, rows, c), c, rng)
 
 
-class Fitted:
-    """A method with a setting on a data set: labels for any seed, what no seed changes computed once.
+def labels_of(method: str, setting: Setting, X: npt.ArrayLike, c: int, seeds: Iterable[int]) -> Iterator[Integer]:
+    """Labels (m,) of a method with a setting for each seed, what no seed changes computed once.
 
     The affinities of SC, SSC and CAVE do not depend on the seed, so they are fitted once; clustering them with a seed
-    gives what a fresh fit with it would. All others are fitted anew for each seed.
-
-    Where such an affinity is sparse, its loose components are tied to their nearest one, see `tie_components`:
-    spectral clustering can't tell more components apart than there are clusters.
+    gives what a fresh fit with it would. All others are fitted anew for each seed. Where such an affinity is sparse,
+    its loose components are tied to their nearest one, see `tie_components`.
     """
-
-    def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
-        self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
-        self.affinity: Affinity | None = None  # of SC, SSC and CAVE
-
-    def labels(self, seed: int) -> Integer:
-        """Labels (m,) with this ``random_state``."""
-        how = self.setting.get("embedding", "spectral")
+    how, affinity = setting.get("embedding", "spectral"), None
+    for seed in seeds:
         with quiet():
-            if self.method not in BY_AFFINITY:
-                fitted = self._fit(seed)[0]
-                if how != "rows":
-                    return np.asarray(fitted.labels_)
-                return _affinity_labels(fitted.affinity_matrix_, self.c, how, np.random.RandomState(seed))
-            if self.affinity is None:
-                fitted, data = self._fit(seed)
-                W = fitted.affinity_matrix_
-                self.affinity = tie_components(sp.csr_array(W), data, self.c) if sp.issparse(W) else W
-            return _affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
-
-    def _fit(self, seed: int) -> tuple[BaseEstimator, Float64]:
-        unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
-        return unfitted.fit(data), data
+            if affinity is None or method not in BY_AFFINITY:
+                unfitted, data = estimator(method, setting, X, c, seed)
+                fitted = unfitted.fit(data)
+            if method in BY_AFFINITY:
+                if affinity is None:
+                    W = fitted.affinity_matrix_
+                    affinity = tie_components(sp.csr_array(W), data, c) if sp.issparse(W) else W
+                labels = _affinity_labels(affinity, c, how, np.random.RandomState(seed))
+            elif how == "rows":
+                labels = _affinity_labels(fitted.affinity_matrix_, c, how, np.random.RandomState(seed))
+            else:
+                labels = np.asarray(fitted.labels_)
+        yield labels
 
 
 # scores
@@ -293,8 +286,8 @@ def summary(setting: Setting, measured: Sequence[dict[str, float]]) -> Summary:
 
 def score(method: str, setting: Setting, dataset: Dataset, seeds: Sequence[int]) -> list[dict[str, float]]:
     """The five measures of a setting on a data set for each seed."""
-    fitted = Fitted(method, setting, dataset.X, dataset.n_clusters)
-    return [scores(dataset.labels, fitted.labels(seed)) for seed in seeds]
+    found = labels_of(method, setting, dataset.X, dataset.n_clusters, seeds)
+    return [scores(dataset.labels, labels) for labels in found]
 
 
 def seconds(method: str, setting: Setting, dataset: Dataset, seed: int) -> float:
@@ -328,7 +321,7 @@ def try_grid(method: str, dataset: Dataset, seed: int, budget: int) -> tuple[lis
     settings, accuracies = [], []
     for setting in grid(method, budget):
         with contextlib.suppress(BadInput):  # more neighbours than samples, say
-            found = Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed)
+            (found,) = labels_of(method, setting, dataset.X, dataset.n_clusters, [seed])
             settings.append(setting)
             accuracies.append(accuracy(dataset.labels, found))
     return settings, accuracies

@@ -6,21 +6,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper import data as sets
-from ips2_dask.paper import experiments, figures, readings
-from ips2_dask.paper.work import Family, Record, Scope, Work, commit, mean_of, quick, select
+from ips2_dask.paper import figures
+from ips2_dask.paper.experiments import FAMILIES
+from ips2_dask.paper.work import Family, Record, Scope, Work, commit, quick
 from ips2_dask.pipeline.manifest import versions
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.store.files import write_atomically
-
-FAMILIES: dict[str, Family] = {**experiments.FAMILIES, "readings": readings.FAMILY}
 
 
 def chosen(only: Sequence[str]) -> dict[str, Family]:
@@ -56,9 +54,8 @@ def reproduce(
 ) -> list[Record]:
     """Run the paper's experiments, and write ``results.json``, ``about.json``, ``tables.md`` and ``figures/``.
 
-    ``about.json`` says of each family of experiments which code made its records, and when; ``readings.json`` has what
-    the family ``readings`` found. What an earlier call with the same arguments and code has done is
-    not done again; the files are of what the last call asked for.
+    ``about.json`` says of each family of experiments which code made its records, and when. What an earlier call with
+    the same arguments and code has done is not done again; the files are of what the last call asked for.
 
     Parameters
     ----------
@@ -103,8 +100,6 @@ def reproduce(
         figures.draw(name, folder / "figures", records, work.more)
     write_atomically(folder / "results.json", "[\n" + ",\n".join(json.dumps(one) for one in records) + "\n]\n")
     write_atomically(folder / "about.json", json.dumps(dict.fromkeys(families, _about(scope)), indent=1) + "\n")
-    if "readings" in families:
-        write_atomically(folder / "readings.json", json.dumps(work.more["readings"]) + "\n")
     write_atomically(folder / "tables.md", tables(records))
     return records
 
@@ -145,11 +140,6 @@ def _check_folder(folder: Path) -> None:
 # tables
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
 def tables(records: Sequence[Record]) -> str:
     """Each experiment, setting and measure as a Markdown table: data sets by methods, ours / the paper's."""
     parts: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
@@ -161,30 +151,8 @@ def tables(records: Sequence[Record]) -> str:
     text = []
     for names, rows in parts.items():
         methods = list(dict.fromkeys(method for row in rows.values() for method in row))
-        lines = [[name, *(row.get(method, "") for method in methods)] for name, row in rows.items()]
-        text.append(f"## {', '.join(names)}\n\n" + _markdown([["", *methods], *lines]))
+        lines = [["", *methods], ["---"] * (1 + len(methods))]
+        lines += [[name, *(row.get(method, "") for method in methods)] for name, row in rows.items()]
+        table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+        text.append(f"## {', '.join(names)}\n\n{table}")
     return "\n".join(text)
-
-
-def overview(records: Sequence[Record], document: Mapping[str, Any]) -> str:
-    """ACC of IPS2 on the paper's four data sets as a Markdown table: the paper's, each setting's, and the readings'."""
-    papers, grid, of = document["figures"], document["grid"], select(records, experiment="table2", measure="acc")
-
-    def counts(condition: Callable[[float, float], bool]) -> list[str]:
-        return [str(sum(condition(v, p["IPS2"]) for v in grid[d]["IPS2"]["mean"])) for d, p in papers.items()]
-
-    total = len(next(iter(grid[d] for d in papers))["IPS2"]["mean"])
-    rows = [["ACC", *papers], ["IPS2 in the paper", *(f"{p['IPS2']:.3f}" for p in papers.values())]]
-    for setting, how in (("printed", "as printed"), ("default", "by default"), ("tuned", "tuned by the known labels")):
-        for method in ("IPS2", "SC"):
-            means = [mean_of(of, dataset=dataset, method=method, setting=setting) for dataset in papers]
-            rows.append([f"{method} {how}", *(f"{mean:.3f}" for mean in means)])
-    later = [document["later code"][d]["unchanged"]["IPS2"]["mean"] for d in papers]
-    rows.append(["IPS2 by the later code's recipe", *(f"{mean:.3f}" for mean in later)])
-    rows.append([f"of {total:,} readings have the figure", *counts(readings.within)])
-    rows.append([f"of {total:,} readings are above it", *counts(lambda v, p: v > p + readings.WITHIN)])
-    return _markdown(rows)
-
-
-if __name__ == "__main__":  # the table of docs/paper.md of a folder: python -m ips2_dask.paper.reproduce DIR
-    print(overview(*(json.loads((Path(sys.argv[1]) / f"{name}.json").read_text()) for name in ("results", "readings"))))

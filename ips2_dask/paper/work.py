@@ -38,8 +38,6 @@ class Scope:
     budget: int = BUDGET  # settings of each method's grid
     draws: int = 10  # random draws of 60 BBCSports documents
     repeats: int = 10  # of each timed fit
-    starts: int = 20  # of k-means, for each reading of the text
-    reading_draws: int = 200  # random draws of samples, for the readings that are tried on such
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -49,14 +47,14 @@ class Scope:
 
 def quick(seed: int = 0) -> Scope:
     """Five runs and a fifth of the grids."""
-    return Scope(seed=seed, runs=5, budget=BUDGET // 5, starts=5, reading_draws=20)
+    return Scope(seed=seed, runs=5, budget=BUDGET // 5)
 
 
 class Work:
     """Computes pieces of experiments in ``jobs`` processes; joblib keeps each result in a folder of the code.
 
     ``tell`` is called with a line for each piece that is done. Where one raises an error, those that were done stay
-    done. ``more`` holds what families of experiments found beside their records: matrices to draw, or a document.
+    done. ``more`` holds what families of experiments found beside their records: matrices to draw.
     """
 
     def __init__(

@@ -17,6 +17,7 @@ import choosing
 import copies
 import metrics
 import number_of_clusters
+import readings
 import roundings
 import steady
 from known_sets import table
@@ -168,8 +169,18 @@ DOCS: dict[tuple[str, str], Callable[[Document], str]] = {
     ("choosing", "numbers"): lambda document: number_of_clusters.markdown(document["results"]),
     ("choosing", "noise"): lambda document: number_of_clusters.markdown(document["results"]),
     ("choosing", "choosing"): lambda document: choosing.each_set(document["results"]),
+    ("paper", "paper"): readings.overview,
 }
-"""Of the rules for labels and for the number of clusters, by page and name."""
+"""Of the rules for labels and for the number of clusters, and of the paper, by page and name."""
+
+
+def document_of(name: str) -> Document:
+    """A record, or the records of a folder by their names."""
+    path = ROOT / "notebooks" / "results" / name
+    if path.is_dir():
+        return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.json")}
+    found: Document = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return found
 
 
 def with_tables(page: str, text: str) -> str:
@@ -177,9 +188,8 @@ def with_tables(page: str, text: str) -> str:
     for name in re.findall(r"<!-- /([\w-]+) -->", text):
         make = DOCS.get((page, name)) or TABLES.get(name)
         if make is not None:
-            document = json.loads((ROOT / "notebooks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
             place = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-            made = make(document)
+            made = make(document_of(name))
             text = re.sub(place, lambda found: found[1] + made + found[2], text, flags=re.DOTALL)  # noqa: B023
     return text
 

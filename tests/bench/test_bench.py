@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ips2_dask.bench import command, graph, harness, inputs, peers, runs
+from ips2_dask.bench import command, graph, harness, peers, runs
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.estimator import IPS2
@@ -86,11 +86,11 @@ def test_the_commit_is_dirty_where_files_of_the_package_differ(tmp_path):
     assert harness.commit(wheel) is None  # not even inside of another checkout
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, np.int64(1), float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_record_that_is_not_plain_leaves_the_file_as_it_was(tmp_path, value):
     file = tmp_path / "out.json"
     file.write_text("before")
-    with pytest.raises(ValueError, match=r"no plain value|JSON"):
+    with pytest.raises(ValueError, match="JSON"):
         harness.write(file, {}, [{"seconds": value}])
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
@@ -143,7 +143,7 @@ def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(t
 def test_a_builder_ends_with_lists_that_a_run_could_use(name):
     if graph.BUILDERS[name].missing:
         pytest.skip(f"{graph.BUILDERS[name].package} is not installed")
-    X = inputs.centred(curved_gaussians(1500, 8, 5)[0])
+    X = harness.centred(curved_gaussians(1500, 8, 5)[0])
     _, lengths = exact_neighbors(X, 0, X, 6)
     builder = graph.BUILDERS[name]
     index = builder.build(builder.prepare(X, 6), **builder.builds[-1])
@@ -182,7 +182,7 @@ def test_every_library_is_tried_at_several_settings_of_its_index(name):
     assert len(builder.efforts) >= 7 or name == "pynndescent"
     if builder.missing:
         pytest.skip(f"{builder.package} is not installed")
-    X = inputs.centred(curved_gaussians(800, 8, 5)[0])
+    X = harness.centred(curved_gaussians(800, 8, 5)[0])
     _, lengths = exact_neighbors(X, 0, X, 6)
     recalls = []
     for settings in (builder.builds[0], builder.builds[-1]):
@@ -329,7 +329,7 @@ def test_ours_are_compared_with_as_many_columns_and_neighbours(tmp_path):
 
 @pytest.mark.parametrize("system", [name for name, system in peers.SYSTEMS.items() if not system.module])
 def test_a_system_clusters_what_it_is_given(system, tmp_path):
-    data = inputs.generated(400, 4, 3, 0, tmp_path)
+    data = harness.generated(400, 4, 3, 0, tmp_path)
     job = {"X": data.X, "labels": data.labels, "c": 3, "seed": 0}
     found = peers.work({**job, "system": system})
     assert found["seconds"] > 0
@@ -398,23 +398,6 @@ def test_two_sizes_have_an_exponent_without_an_interval():
     assert runs.growth([10, 100], [1, 100]) == (pytest.approx(2), None, None)
 
 
-def test_several_numbers_of_workers_have_growths_of_their_own_and_speedups_over_the_first(monkeypatch):
-    points = []
-
-    def timed(asked, *_):
-        points.extend(asked)
-        for m, n in asked:
-            yield {"kind": "time", "stage": "stages", "m": m, "workers": n, "seconds": m**1.5 / n}
-
-    monkeypatch.setattr(runs, "timed", timed)
-    found = list(runs.scaling((100, 400), 4, None, (1, 2, 4)))
-    assert points == [(m, n) for n in (1, 2, 4) for m in (100, 400)]
-    grown = {r["workers"]: r["exponent"] for r in found if r["kind"] == "growth"}
-    assert grown == pytest.approx({1: 1.5, 2: 1.5, 4: 1.5})
-    faster = [(r["m"], r["workers"], r["against"], r["ratio"]) for r in found if r["kind"] == "speedup"]
-    assert sorted(faster) == [(m, n, 1, float(n)) for m in (100, 400) for n in (2, 4)]
-
-
 @pytest.mark.slow
 def test_every_stage_has_a_time_for_each_size_and_a_growth(tmp_path):
     found = bench(
@@ -459,7 +442,7 @@ def test_a_run_on_workers_has_the_peak_of_all_its_processes(tmp_path):
 
 def test_generated_data_in_a_file_are_those_of_the_generator(tmp_path):
     m = 65_536 + 100
-    data = inputs.generated(m, 2, 3, 7, tmp_path)
+    data = harness.generated(m, 2, 3, 7, tmp_path)
     X, labels = np.load(data.X), np.load(data.labels)
     truth, known = curved_gaussians(m, 2, 3, 7)
     assert np.array_equal(X, truth)

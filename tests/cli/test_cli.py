@@ -232,7 +232,7 @@ def test_an_old_name_says_the_new_one_which_there_is(old: str, capsys: pytest.Ca
         found = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
         if not word.startswith("-") and found is not None and word in found.choices:
             parser = found.choices[word]
-        elif word.startswith("--") and old != "study":
+        elif word.startswith("--"):
             assert word in parser._option_string_actions
 
 

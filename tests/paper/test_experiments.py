@@ -20,7 +20,7 @@ from ips2_dask import IPS2, PAPER
 from ips2_dask.paper import experiments, methods
 from ips2_dask.paper.baselines import CAVE, SC, SSC
 from ips2_dask.paper.data import VARIABLE, Dataset, load, usdata1
-from ips2_dask.paper.methods import METHODS, Fitted, estimator, quiet, scaled, score, summary, tie_components
+from ips2_dask.paper.methods import METHODS, estimator, labels_of, quiet, scaled, score, summary, tie_components
 from ips2_dask.paper.work import FIELDS, SETTINGS, Scope, Work
 
 DATA = os.environ.get(VARIABLE)
@@ -66,12 +66,13 @@ def test_affinities_are_tried_with_the_same_ways_to_labels() -> None:
 @pytest.mark.parametrize("method", ["SC", "SSC", "CAVE"])
 def test_an_affinity_is_labelled_as_ips2_labels_its_own(method: str, blobs: Array) -> None:
     setting = {**methods.default(method), "embedding": "none"}
-    fitted = Fitted(method, setting, blobs, 3)
-    labels = fitted.labels(4)
-    rows = fitted.affinity.toarray() if hasattr(fitted.affinity, "toarray") else fitted.affinity
+    (labels,) = labels_of(method, setting, blobs, 3, [4])
+    made, X = estimator(method, setting, blobs, 3, 4)
+    W = made.fit(X).affinity_matrix_
+    rows = tie_components(W, X, 3).toarray() if sp.issparse(W) else W
     expected = KMeans(3, n_init=10, random_state=np.random.RandomState(4)).fit(rows).labels_
     np.testing.assert_array_equal(labels, expected)
-    of_graph = Fitted(method, {**setting, "embedding": "rows"}, blobs, 3).labels(4)
+    (of_graph,) = labels_of(method, {**setting, "embedding": "rows"}, blobs, 3, [4])
     assert adjusted_rand_score(of_graph, SC(3, affinity="heat-knn", random_state=4).fit(rows).labels_) > 0.9
 
 
@@ -79,7 +80,7 @@ def test_an_affinity_is_labelled_as_ips2_labels_its_own(method: str, blobs: Arra
 @pytest.mark.parametrize("method", METHODS)
 def test_settings_of_the_grid_are_of_the_method_and_fit(method: str, blobs: Array) -> None:
     for setting in methods.grid(method)[::11]:
-        labels = Fitted(method, setting, blobs[:26], 3).labels(0)
+        (labels,) = labels_of(method, setting, blobs[:26], 3, [0])
         assert labels.shape == (26,)
         assert labels.max() < 3
 
@@ -113,19 +114,17 @@ def test_other_methods_get_the_data_that_ips2_would_scale_to(scale: str, blobs: 
 def test_labels_from_a_kept_affinity_are_those_of_a_fresh_fit(
     method: str, setting: dict[str, Any], fresh: Any, blobs: Array
 ) -> None:
-    kept = Fitted(method, {"scale": "none", **setting}, blobs, 3)
-    for seed in (3, 0, 8):
-        np.testing.assert_array_equal(kept.labels(seed), fresh.set_params(random_state=seed).fit(blobs).labels_)
+    seeds = (3, 0, 8)
+    for seed, labels in zip(seeds, labels_of(method, {"scale": "none", **setting}, blobs, 3, seeds), strict=True):
+        np.testing.assert_array_equal(labels, fresh.set_params(random_state=seed).fit(blobs).labels_)
 
 
 @pytest.mark.slow
 def test_more_components_than_clusters_are_tied_before_any_method_is_labelled() -> None:
     rng = np.random.default_rng(5)
     X = rng.normal(size=(72, 3)) + 50 * np.repeat(np.arange(9), 8)[:, None]  # nine islands on a line
-    fitted = Fitted("SC", methods.default("SC"), X, 3)
-    labels = fitted.labels(0)
+    (labels,) = labels_of("SC", methods.default("SC"), X, 3, [0])
     assert connected_components(SC(3, affinity="heat-knn")._affinity(X))[0] == 9
-    assert connected_components(fitted.affinity)[0] <= 3
     assert len(np.unique(labels)) == 3
     assert all(len(np.unique(labels[island : island + 8])) == 1 for island in range(0, 72, 8))
 
@@ -241,7 +240,7 @@ def test_draws_take_what_was_chosen_before_them(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(experiments, "METHODS", ("SC",))
     monkeypatch.setattr(experiments, "TABLE_SETS", ("bbcsport60",))
     monkeypatch.setattr(experiments.cells, "__defaults__", (("SC",),))
-    found = experiments.table2(Work(tmp_path, DATA, Scope(runs=2, budget=2, draws=2)))
+    found = experiments._table2(Work(tmp_path, DATA, Scope(runs=2, budget=2, draws=2)))
     for setting in SETTINGS:
         chosen, drawn = (
             next(r for r in found if (r["dataset"], r["setting"]) == (name, setting))

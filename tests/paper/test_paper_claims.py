@@ -13,7 +13,6 @@ import pytest
 from readme import PAGES
 
 from ips2_dask.paper.experiments import PAPER_SETS
-from ips2_dask.paper.reproduce import overview
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "notebooks" / "results" / "paper"
@@ -95,15 +94,6 @@ def test_the_record_says_which_code_made_each_part() -> None:
     for made in about.values():
         assert re.fullmatch(r"[0-9a-f]{7,40}", made["commit"])
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", made["date"])
-
-
-def test_the_table_of_the_readme_is_that_of_the_record() -> None:
-    records, readings = (
-        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8")) for name in ("results", "readings")
-    )
-    shown = re.search(r"<!-- paper -->\n(.*?)<!-- /paper -->", PAGES["paper"], re.DOTALL)
-    assert shown is not None
-    assert shown[1] == overview(records, readings)
 
 
 def test_what_is_there_to_cite_has_the_figures_of_the_record() -> None:

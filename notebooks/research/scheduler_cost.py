@@ -1,20 +1,22 @@
-"""`ips2 bench cluster`: what a run's solves cost Dask's scheduler on a large cluster, with simulated workers.
+"""What a run's solves cost Dask's scheduler on a large cluster, with simulated workers.
 
 The scheduler is a real one in a process of its own; levels, filters, checkpoints, walks and executor are those of a
-run. The workers (`ips2_dask.bench.simulated_workers`) answer every task at once and compute nothing, so that two cores
-are enough for a thousand of them. Measured are the CPU time of the scheduler and of the client, the tasks, the
-scheduler's memory, and how much is done again after a worker is lost. Not measured is anything that takes a network:
-transfers between workers, their heartbeats, slow ones among them.
+run. The workers (`simulated_workers`) answer every task at once and compute nothing, so that two cores are enough for
+a thousand of them. Measured are the CPU time of the scheduler and of the client, the tasks, the scheduler's memory, and
+how much is done again after a worker is lost. Not measured is anything that takes a network: transfers between workers,
+their heartbeats, slow ones among them. docs/plan.md takes its seconds for a task from here.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -23,12 +25,11 @@ from typing import Any, NamedTuple
 import dask
 import numpy as np
 import psutil
+import simulated_workers
 from distributed import Client
+from simulated_workers import Solve
 
-from ips2_dask.bench import simulated_workers
-from ips2_dask.bench.harness import Record, TreeSampler, peak
-from ips2_dask.bench.simulated_workers import Solve
-from ips2_dask.errors import BadInput
+from ips2_dask.bench.harness import Record, TreeSampler, peak, record
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.failures import PATIENCE
 from ips2_dask.kernels import eigen, levels
@@ -83,17 +84,14 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
 def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: Path) -> tuple[Context, Solve]:
     """A run as far as solves look at it, with a chunk a partition, and its sizes."""
     if samples <= levels.COARSEST:
-        allowed, otherwise = f"more than {levels.COARSEST}", "their graph would have no levels"
-        raise BadInput("--samples", str(samples), allowed, otherwise, "give more --samples")
+        raise ValueError(f"a graph of {samples} samples has no levels: give more than {levels.COARSEST}")
     params = Params(n_clusters=clusters)
     planned = choose(samples, FEATURES, params, "chunked")
     grid = grid_rows(samples)
     rows = grid * math.ceil(samples / chunks / grid) if chunks else whole_blocks(samples, planned.chunk_samples)
     n = math.ceil(samples / rows)
     if n < 2 or near >= n:
-        allowed = "a number below that of chunks, of which there are two or more"
-        otherwise = "a chunk would need rows of chunks that are not there"
-        raise BadInput("--near", f"{near} with {n} chunks", allowed, otherwise, "give fewer --near, or more --chunks")
+        raise ValueError(f"{near} near chunks of {n}: give fewer of them, or more chunks")
     context = Context(
         store=ZarrStore(str(folder / "run")),
         params=params,
@@ -272,3 +270,21 @@ def _allow_files() -> None:
         import resource  # noqa: PLC0415 - not on Windows
 
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(allow_abbrev=False, description=__doc__)
+    parser.add_argument("--workers", type=int, default=200, help="simulated workers (default %(default)s)")
+    parser.add_argument("--chunks", type=int, help="of the samples, at most (default: the plan's)")
+    parser.add_argument("--near", type=int, default=20, help="chunks of which each needs rows (default %(default)s)")
+    parser.add_argument("--samples", type=int, default=100_000_000, help="(default %(default)s)")
+    parser.add_argument("--clusters", type=int, default=20, help="(default %(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the records with their origin")
+    options = vars(parser.parse_args())
+    file = options.pop("out")
+    with tempfile.TemporaryDirectory(prefix="ips2-scheduler-") as folder:
+        record(measure(**options, folder=Path(folder)), COLUMNS, file, ["python", *sys.argv], None)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,4 +1,4 @@
-"""A generated set of any size: overlapping clusters on a curved manifold, any rows without the others."""
+"""Data sets by name, from a directory of the publishers' files, and a generated one of any size, row by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ips2_dask.errors import BadInput
+from ips2_dask.paper.data import Dataset, available, load, names
 from ips2_dask.typing import Float32, Int64
+
+__all__ = ["Dataset", "available", "curved_gaussians", "load", "names"]
 
 BLOCK = 65_536  # rows that share one Generator; changing it changes the data
 INTRINSIC = 6

@@ -1,4 +1,4 @@
-"""`ips2 bench cluster`: the real scheduler with simulated workers; its counts, never its times."""
+"""`notebooks/research/scheduler_cost.py`: the real scheduler with simulated workers; its counts, never its times."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scheduler_cost as cluster
+from simulated_workers import Solve, place_of
 
-from ips2_dask.bench import cluster
-from ips2_dask.bench.simulated_workers import Solve, place_of
-from ips2_dask.cli.main import main
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import levels, rounding
 from ips2_dask.stages import block_tasks
@@ -100,15 +99,11 @@ def test_tasks_that_are_sent_at_once_are_bounded() -> None:
     assert block_tasks.MOST_TASKS * 9_000 < 1 << 28
 
 
-def test_more_near_chunks_than_there_are_others_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "cluster", "--chunks", "4", "--near", "4"]) == 2
-    assert "--near" in capsys.readouterr().err
-
-
-def test_samples_without_levels_are_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--workers", "2", "--chunks", "4", "--near", "2", "--samples", str(levels.COARSEST)]
-    assert main(["bench", "cluster", *words]) == 2
-    assert "--samples" in capsys.readouterr().err
+def test_sizes_that_no_run_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="4 near chunks of 4"):
+        cluster.setting(100_000_000, 4, 4, 20, tmp_path)
+    with pytest.raises(ValueError, match="has no levels"):
+        cluster.setting(levels.COARSEST, 4, 2, 20, tmp_path)
 
 
 def test_without_a_number_of_chunks_there_are_as_many_as_planned(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Simulated workers: they speak Dask's protocol with a scheduler, answer every task at once and compute nothing.
 
-``python -m ips2_dask.bench.simulated_workers ADDRESS WORKERS SOLVE`` runs in a process of its own, with all workers in
+``python -m simulated_workers ADDRESS WORKERS SOLVE`` runs in a process of its own, with all workers in
 one thread. A task's result is what `Solve.answer` says, and the scheduler hears of as many bytes as a real one has.
 What workers tell one another does not happen: a result that a task takes is there as soon as it is asked for.
 """
