@@ -18,36 +18,19 @@ from scipy.sparse import csr_array
 from ips2_dask import clusters
 from ips2_dask.cli import console
 from ips2_dask.cli.display import progress
-from ips2_dask.cli.options import (
-    JSON,
-    QUIET,
-    SCORED,
-    SIDE_INPUTS,
-    Part,
-    add,
-    add_cluster,
-    add_input,
-    add_params,
-    add_resources,
-    add_text_format,
-    input_of,
-    params_of,
-    resources_of,
-    text_of,
-)
+from ips2_dask.cli.options import input_of, params_of, resources_of, text_of
 from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.fields import parse_bytes
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, PRESETS, Params
+from ips2_dask.params import PRESETS, Params
 from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.readers.base import matrix_table
-from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
@@ -55,68 +38,6 @@ from ips2_dask.runs.run import Run, open_run
 
 if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
-
-
-# ---- options
-
-
-def _add_swept(parser: argparse.ArgumentParser) -> None:
-    """Add the options on what a sweep tries."""
-    from ips2_dask.sweeps import RESAMPLES  # noqa: PLC0415  for this command alone
-    from ips2_dask.sweeps.grid import CLUSTERS, NOT_SWEPT  # noqa: PLC0415  the same
-
-    add_params(parser, {"n_clusters": f"{CLUSTERS[0]}:{CLUSTERS[-1]}", **dict.fromkeys(NOT_SWEPT)})
-    add(parser, f"--resamples N={RESAMPLES}  subsamples for stability")
-
-
-OUTPUT = f"""
-{JSON}
-{QUIET}
---log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
---strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
-    asked for and no more components, no empty pair
-"""
-
-RUN = """
---out DIR!  run directory; an earlier run is continued
---fresh  take away what earlier runs left there, and start over
---verify  read every byte of what is reused, and compute again what is damaged
---performance-report FILE  Dask's own report of the run, an HTML file
-"""
-
-PREDICT = f"""
-directory  directory of a finished run
-new  new samples: data file, file::dataset, folder or URL of a Zarr array
---out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
---proba  also the probability of each cluster
---embedding  also the extended embedding
---handle-unknown {"|".join(HANDLE_UNKNOWN)}={HANDLE_UNKNOWN[0]}  a category that the run has not seen: refuse it, or
-    make all features of its column 0
-{JSON}
-{QUIET}
-{SCORED}
-"""
-
-PLAN = """
---shape MxF  samples x features, such as 1000000x64, in place of an input
---out DIR  the run directory, whose disk's free space is compared
---json  the whole plan as one JSON object, and no table
-"""
-
-SWEEP = f"""
---out DIR!  run directory; an earlier sweep is continued
---top N=10  points that are shown
-{JSON}
-{QUIET}
-"""
-
-OPTIONS: dict[str, tuple[Part, ...]] = {
-    "run": (add_input, SIDE_INPUTS, RUN, OUTPUT, add_params, add_resources),
-    "plan": (partial(add_input, optional=True), PLAN, add_params, add_resources),
-    "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
-    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, add_resources),
-    "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
-}
 
 
 # ---- run

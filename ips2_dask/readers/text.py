@@ -32,7 +32,7 @@ Types = dict[str, Any]  # of pyarrow, by the names of columns
 
 
 @dataclass(kw_only=True)
-class TextBatches(Batches):
+class _TextBatches(Batches):
     """A text table by blocks of lines, each of which is a group of rows; lines count from 1, bytes and rows from 0."""
 
     stamp: FileStamp
@@ -107,7 +107,7 @@ LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
-class TextBlock:
+class _TextBlock:
     """Some whole rows of a file, in UTF-8 and without comments; where they start, and the number of the first line."""
 
     data: bytes
@@ -163,7 +163,7 @@ def _n_lines(data: bytes) -> int:
     return data.count(b"\n") + (returns - data.count(b"\r\n") if returns else 0)
 
 
-def _text_blocks(source: TextBatches, offset: int, first_line: int) -> Iterator[TextBlock]:
+def _text_blocks(source: _TextBatches, offset: int, first_line: int) -> Iterator[_TextBlock]:
     """Yield a file's rows from ``offset`` on; the same blocks wherever one of them is started from."""
     encoding, read, ended = source.text.encoding, b"", False
     with _decoding(source.name, encoding, first_line), _open_stream(source.stamp.path, encoding) as stream:
@@ -185,13 +185,13 @@ def _text_blocks(source: TextBatches, offset: int, first_line: int) -> Iterator[
                 end = len(read)
                 _check_quotes(read, source, first_line)
             if end:
-                yield TextBlock(_without_comments(read[:end], source), offset, first_line)
+                yield _TextBlock(_without_comments(read[:end], source), offset, first_line)
             offset += end
             first_line += _n_lines(read[:end])
             read = read[end:]
 
 
-def _last_end(data: bytes, source: TextBatches) -> int:
+def _last_end(data: bytes, source: _TextBatches) -> int:
     """Return the end of the last row in ``data`` that ends there, 0 if none does."""
     # a last carriage return may be half of a line end
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
@@ -201,7 +201,7 @@ def _last_end(data: bytes, source: TextBatches) -> int:
     return max((row.end() for row in rows if row[4] and row.end() <= end), default=0)
 
 
-def _check_quotes(data: bytes, source: TextBatches, first_line: int) -> None:
+def _check_quotes(data: bytes, source: _TextBatches, first_line: int) -> None:
     """Raise ``BadInput`` where quotes do not end in ``data``, which has a row's start at its own."""
     for row in source.rows_of(data) if b'"' in data else ():
         if row.start(1) >= 0 or row.start(2) >= 0:
@@ -211,7 +211,7 @@ def _check_quotes(data: bytes, source: TextBatches, first_line: int) -> None:
             raise BadInput(source.name, found, "quotes in pairs", otherwise, "take that quote out, or end it")
 
 
-def _without_comments(data: bytes, source: TextBatches) -> bytes:
+def _without_comments(data: bytes, source: _TextBatches) -> bytes:
     """Return rows without what follows a comment's mark; line ends stay, so that lines keep their numbers."""
     if source.text.comment is None or source.text.comment.encode() not in data:
         return data
@@ -231,7 +231,7 @@ class _Row(NamedTuple):
     fields: list[str]
 
 
-def _rows(block: TextBlock, row_format: tuple[str | None, str | None], name: str, errors: str) -> Iterator[_Row]:
+def _rows(block: _TextBlock, row_format: tuple[str | None, str | None], name: str, errors: str) -> Iterator[_Row]:
     """Yield the rows that are not blank; their format is a delimiter and a comment's mark."""
     line = block.first_line
     for row in _row_pattern(*row_format).finditer(block.data):
@@ -248,7 +248,9 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
     return line + sum(_n_lines(field.encode()) for field in fields[:column])
 
 
-def _parse_columns(block: TextBlock, source: TextBatches, columns: Sequence[int], first_row: int = 0) -> pa.RecordBatch:
+def _parse_columns(
+    block: _TextBlock, source: _TextBatches, columns: Sequence[int], first_row: int = 0
+) -> pa.RecordBatch:
     """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts."""
     types = {str(column): pa.float64() if column in source.numbers else pa.string() for column in columns}
     if not block.data.strip():
@@ -268,7 +270,7 @@ def _parse_columns(block: TextBlock, source: TextBatches, columns: Sequence[int]
     return batch
 
 
-def _parse(block: TextBlock, source: TextBatches, types: Types) -> pa.Table:
+def _parse(block: _TextBlock, source: _TextBatches, types: Types) -> pa.Table:
     data = block.data
     if source.delimiter is None:
         data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
@@ -285,7 +287,7 @@ def _parse(block: TextBlock, source: TextBatches, types: Types) -> pa.Table:
     return pacsv.read_csv(pa.BufferReader(data), read_options=read, parse_options=split, convert_options=convert)
 
 
-def _parse_slowly(block: TextBlock, source: TextBatches, types: Types, first_row: int) -> pa.RecordBatch:
+def _parse_slowly(block: _TextBlock, source: _TextBatches, types: Types, first_row: int) -> pa.RecordBatch:
     """Return columns of a block as `_parse_columns` does, field by field, and raise its first fault."""
     columns: dict[int, list[str | float]] = {int(column): [] for column in types}
     text: dict[int, tuple[str, list[str]]] = {}  # column: where its first text is, and its texts
@@ -322,7 +324,7 @@ def _parse_slowly(block: TextBlock, source: TextBatches, types: Types, first_row
     return pa.record_batch([pa.array(columns[int(one)], kind) for one, kind in types.items()], names=[*types])
 
 
-def _check_values(batch: pa.RecordBatch, block: TextBlock, source: TextBatches, first_row: int) -> None:
+def _check_values(batch: pa.RecordBatch, block: _TextBlock, source: _TextBatches, first_row: int) -> None:
     """Raise ``BadInput`` for a value that is missing, infinite or too large; says the line and quotes the field."""
 
     def fault(row: int, column: int, more: str = "") -> BadInput:
@@ -352,7 +354,7 @@ def _check_values(batch: pa.RecordBatch, block: TextBlock, source: TextBatches, 
             raise fault(int(np.argmax(missing)), column)
 
 
-def _check_marks(categories: tuple[Category, ...], source: TextBatches, column: int) -> None:
+def _check_marks(categories: tuple[Category, ...], source: _TextBatches, column: int) -> None:
     """Refuse categories that are all numbers, some of them with marks between thousands."""
     words = [word for word in categories if isinstance(word, str) and cols.category_number(word) is None]
     settings = "" if source.text.given.keys() & {"thousands", "decimal"} else _number_format([words])
@@ -478,7 +480,7 @@ def open_text(request: Request) -> Table:
     label = None if labels_column is None else cols.find_column(name, labels_column, names, len(first))
     index = 0 if names and names[0] == "" and label != 0 and len(names) > 1 else None
     row, columns = rows[1] if header else rows[0], numbered_columns(names, len(first))
-    source = TextBatches(
+    source = _TextBatches(
         name=name,
         starts=[0],
         columns=columns,
@@ -503,7 +505,7 @@ def _begins_as_of_r(rows: list[list[str]], text: TextFormat) -> bool:
     return all(_number(b.strip(), text) is None for a, b in below if _number(a.strip(), text) is None)
 
 
-def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple[TextBlock, str | None]:
+def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple[_TextBlock, str | None]:
     """Return a table's lines, after a byte order mark and what is left out, and its delimiter if a line says it."""
     if text.encoding == UTF_8 and (head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:4096]):
         found = "bytes that are not text in UTF-8 (UTF-16, or a binary file)"
@@ -517,11 +519,11 @@ def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple
     if match := SEPARATOR_LINE.match(head, offset):
         offset, line, delimiter = match.end(), line + 1, delimiter or match[1].decode("ascii", "replace")
     stop = len(head) if ended else max(head.rfind(b"\n"), head.rfind(b"\r")) + 1  # a character may be half there
-    return TextBlock(head[offset:stop], offset, line), delimiter
+    return _TextBlock(head[offset:stop], offset, line), delimiter
 
 
 def _first_rows(
-    block: TextBlock, given: str | None, text: TextFormat, ended: bool, name: str
+    block: _TextBlock, given: str | None, text: TextFormat, ended: bool, name: str
 ) -> tuple[str | None, list[_Row]]:
     """Return the delimiter, None for runs of blanks, and the first rows; whole ones, unless the file has ``ended``."""
     candidates = (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal)

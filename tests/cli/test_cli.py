@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 
 from ips2_dask import IPS2, Params, clusters, open_run, run
 from ips2_dask.cli.display import LiveProgress
-from ips2_dask.cli.main import COMMANDS, RENAMED, Stopping, main, whole_parser
+from ips2_dask.cli.main import COMMANDS, Stopping, main, whole_parser
 from ips2_dask.metrics import scores
 from ips2_dask.params import CHOICES, PAPER, Resources
 from ips2_dask.store.cache import cache
@@ -219,21 +219,6 @@ def test_the_help_lists_eleven_commands(capsys: pytest.CaptureFixture[str]) -> N
     assert listed == [name for name, (_, text) in COMMANDS.items() if text]
     assert len(listed) == 11
     assert commands().keys() == COMMANDS.keys()
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_an_old_name_says_the_new_one_which_there_is(old: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([old, "run"]) == 2
-    said = capsys.readouterr().err
-    assert said == f"ips2 {old}: is now `{RENAMED[old]}`\n"
-    name, *words = RENAMED[old].split()
-    parser: Any = commands()[words[0]] if name == "ips2" else None
-    for word in words[1:] if name == "ips2" else ():
-        found = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-        if not word.startswith("-") and found is not None and word in found.choices:
-            parser = found.choices[word]
-        elif word.startswith("--") and old != "study":
-            assert word in parser._option_string_actions
 
 
 @pytest.mark.parametrize(
