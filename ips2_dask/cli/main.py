@@ -42,8 +42,8 @@ COMMANDS = {
 }
 """The module of each command in the package, and its help; one without help is not listed.
 
-For the command ``NAME`` the module has a function ``NAME_command(options)`` that returns the exit status, and for a word
-that follows it ``NAME_WORD(options)``. What they take is in `options`, or in the module's own ``OPTIONS``. A module is
+For the command ``NAME`` the module has a function ``NAME_command(options)`` that returns the exit status, and for a
+word that follows it ``NAME_WORD(options)``. What they take is in `options`, or the module has ``OPTIONS``. A module is
 imported when one of its commands is called, so that no command waits for the imports of the others.
 """
 

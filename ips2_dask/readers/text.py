@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
@@ -41,17 +41,11 @@ class _TextBatches(Batches):
     n_fields: int
     first: tuple[int, int]  # byte in the unpacked text, and line, that the first row begins at
     blocks: list[tuple[int, int]] = field(default_factory=list)  # those of each block
-    features: tuple[int, ...] = ()  # the columns that become features
-    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    numbers: dict[int, None] = field(default_factory=dict)  # the columns of features that are read as numbers, in order
+    texts: tuple[int, ...] = ()  # those that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
     held: bool = False
     typed: bool = False
-
-    @cached_property
-    def numbers(self) -> dict[int, None]:
-        """The columns of features that are read as numbers, in order."""
-        texts = set(self.texts)
-        return {column: None for column in self.features if column not in texts}
 
     def title(self, column: int) -> str:
         """Return the name of a column for messages."""
@@ -73,9 +67,10 @@ class _TextBatches(Batches):
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
         """Check every value, note where the blocks of lines start, and collect the categories."""
-        texts = tuple(place for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one)
+        kept = list(zip(chosen.kept, chosen.have_categories, strict=True))
+        texts, numbers = tuple(place for place, one in kept if one), {place: None for place, one in kept if not one}
         gaps, starts, blocks = chosen.features.missing != "refuse", [0], []
-        source = replace(self, features=chosen.kept, texts=texts, gaps=gaps)
+        source = replace(self, numbers=numbers, texts=texts, gaps=gaps)
         for block in _text_blocks(source, *self.first):
             batch = _parse_columns(block, source, chosen.kept, starts[-1])
             _check_values(batch, block, source, starts[-1])
@@ -434,17 +429,15 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
 
 def _head(request: Request) -> tuple[str | None, list[_Row]]:
     """Return the delimiter of a text file, None for runs of blanks, and its first rows."""
-    head, ended = b"", False
-    with _decoding(request.name, request.text.encoding, 1), _open_stream(request.path, request.text.encoding) as stream:
-        while not ended:
+    head, encoding = b"", request.text.encoding
+    with _decoding(request.name, encoding, 1), _open_stream(request.path, encoding) as stream:
+        while True:
             size = len(head) + max(PIECE_BYTES, len(head))
             head += stream.read(size - len(head))
             ended = len(head) < size
-            delimiter, rows = _first_rows(
-                *_table_start(head, request.text, ended, request.name), request.text, ended, request.name
-            )
-            ended = ended or len(rows) > 1
-    return delimiter, rows
+            delimiter, rows = _first_rows(*_table_start(head, request, ended), request, ended)
+            if ended or len(rows) > 1:
+                return delimiter, rows
 
 
 def open_text(request: Request) -> Table:
@@ -505,13 +498,14 @@ def _begins_as_of_r(rows: list[list[str]], text: TextFormat) -> bool:
     return all(_number(b.strip(), text) is None for a, b in below if _number(a.strip(), text) is None)
 
 
-def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple[_TextBlock, str | None]:
+def _table_start(head: bytes, request: Request, ended: bool) -> tuple[_TextBlock, str | None]:
     """Return a table's lines, after a byte order mark and what is left out, and its delimiter if a line says it."""
+    text = request.text
     if text.encoding == UTF_8 and (head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:4096]):
         found = "bytes that are not text in UTF-8 (UTF-16, or a binary file)"
         allowed = "text in UTF-8, or in the encoding that is given"
         remedy = "give encoding='utf-16' (--encoding utf-16), or the file the ending of its format"
-        raise BadInput(name, found, allowed, "its numbers can't be told from one another", remedy)
+        raise BadInput(request.name, found, allowed, "its numbers can't be told from one another", remedy)
     offset, line, delimiter = len(BOM) if head.startswith(BOM) else 0, 1 + text.skip_lines, text.delimiter
     ends = [match.end() for match in islice(LINE_END.finditer(head, offset), text.skip_lines)]
     if text.skip_lines:
@@ -522,23 +516,19 @@ def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple
     return _TextBlock(head[offset:stop], offset, line), delimiter
 
 
-def _first_rows(
-    block: _TextBlock, given: str | None, text: TextFormat, ended: bool, name: str
-) -> tuple[str | None, list[_Row]]:
+def _first_rows(block: _TextBlock, given: str | None, request: Request, ended: bool) -> tuple[str | None, list[_Row]]:
     """Return the delimiter, None for runs of blanks, and the first rows; whole ones, unless the file has ``ended``."""
-    candidates = (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal)
-    best: tuple[int, str | None, list[_Row]] = (-1, ",", [])
-    for mark in candidates:
-        row_format = None if mark == " " else mark, text.comment
-        rows = list(islice(_rows(block, row_format, name, "strict"), SAMPLE_ROWS + 1))
+    text, found = request.text, []
+    for mark in (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal):
+        delimiter = None if mark == " " else mark
+        rows = list(islice(_rows(block, (delimiter, text.comment), request.name, "strict"), SAMPLE_ROWS + 1))
         rows = rows[:SAMPLE_ROWS] if ended or len(rows) > SAMPLE_ROWS else rows[:-1]  # the last one may be half a row
         sizes = Counter(len(row.fields) for row in rows)
-        agreement = max((number for fields, number in sizes.items() if fields > 1), default=0)
-        if agreement > best[0]:  # the first of equals
-            best = (agreement, row_format[0], rows)
-    if best[0] == 0 and given is None:  # one column
-        return _first_rows(block, "\t" if text.decimal == "," else ",", text, ended, name)
-    return best[1], best[2]
+        found.append((max((number for fields, number in sizes.items() if fields > 1), default=0), delimiter, rows))
+    agreement, delimiter, rows = max(found, key=lambda one: one[0])  # the first of equals
+    if agreement == 0 and given is None:  # one column
+        return _first_rows(block, "\t" if text.decimal == "," else ",", request, ended)
+    return delimiter, rows
 
 
 def _header(request: Request, rows: list[list[str]]) -> bool:
