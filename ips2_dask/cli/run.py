@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ips2_dask.executors.process_memory import limited
 from ips2_dask.fields import parse_bytes
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import PRESETS, Params
-from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
+from ips2_dask.pipeline.prepare import check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
@@ -152,15 +153,6 @@ def predict_command(options: argparse.Namespace) -> int:
 # ---- plan
 
 
-@dataclasses.dataclass(frozen=True)
-class TableShape:
-    """A table without data: a plan needs only the shape, the name and the memory of its input."""
-
-    shape: tuple[int, int]
-    name: str = "a table"
-    resident_bytes: int = 0
-
-
 def plan_command(options: argparse.Namespace) -> int:
     """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
     params, resources = params_of(options), resources_of(options)
@@ -169,9 +161,9 @@ def plan_command(options: argparse.Namespace) -> int:
         found = "both an input and a shape" if options.shape else "neither an input nor a shape"
         raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
     if options.shape is None:
-        source: Shaped = open_source(options.input, **input_of(options))
+        source: Any = open_source(options.input, **input_of(options))
     elif match := re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape):
-        source = TableShape((int(match[1]), int(match[2])))
+        source = SimpleNamespace(shape=(int(match[1]), int(match[2])), name="a table", resident_bytes=0)
     else:
         raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
     plan = plan_run(source, params, resources)

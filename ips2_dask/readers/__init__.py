@@ -183,11 +183,6 @@ def is_chunked(spec: object) -> bool:
     return is_dask(spec) or _is_of(spec, "zarr", "Array")
 
 
-def features_of(source: Source) -> FittedFeatures | None:
-    """Return how a source's columns became features; None where it is taken as it is."""
-    return source.fitted
-
-
 def named_like(table: Source, spec: object) -> Source:
     """Return a table with the names of the data frame that its values came from, if it was one that has them."""
     if not is_frame(spec):

@@ -337,14 +337,11 @@ def transposed(table: Table) -> Table:
         fingerprint=digest(table.fingerprint, "transposed"),
         feature_names=None if table.sample_names is None else table.sample_names.tolist(),
         row_names=np.array(table.feature_names, np.str_) if table.feature_names else None,
-        label_pieces=None,
     )
 
 
 def _load_transposed(table: Table) -> Matrix:
-    """Return all values of a table of shape (m, f) as a matrix (f, m), sparse where the table is."""
-    if (matrix := table.rows.csr()) is not None:
-        return sparse.csr_array(matrix.T)
+    """Return all values of a table of shape (m, f) as a matrix (f, m)."""
     with faults.reading(table.name):
         whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
     start = 0

@@ -59,10 +59,11 @@ class Classes:
         if self._source.label_pieces is None:
             raise ValueError(f"{self._source.name} has no labels")
         first = 0
-        for piece in self._source.label_pieces():
-            found = _checked(np.ravel(piece), self._source.name, first)
-            first += len(found)
-            yield found
+        for piece in map(np.ravel, self._source.label_pieces()):
+            for low in range(0, len(piece), PIECE_LABELS):
+                found = _checked(piece[low : low + PIECE_LABELS], self._source.name, first)
+                first += len(found)
+                yield found
 
 
 class CodeReader:

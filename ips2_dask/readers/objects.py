@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
@@ -23,7 +23,7 @@ import numpy as np
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import base, faults, labels
+from ips2_dask.readers import base, faults
 from ips2_dask.readers.columns import counted_names, find_column, take_label_variable
 from ips2_dask.typing import AnyArray, Float64
 
@@ -123,7 +123,7 @@ def open_npz(request: base.Request) -> base.Table:
         layout = _member_layout(archive, str(wanted), stamp.name)
         if layout.dtype.kind == "O":
             raise faults.pickled(stamp.name, f"an array of Python objects in {wanted!r}")
-        pieces = partial(_label_pieces, stamp, str(wanted))
+        pieces = partial(map, _load, [stamp], [str(wanted)])  # read when they are asked for
         return take_label_variable(table, str(wanted), math.prod(layout.shape), pieces)
 
 
@@ -178,11 +178,6 @@ def _load(stamp: base.FileStamp, member: str | None = None) -> AnyArray:
             return sparse.load_npz(stamp.path)
         with np.load(stamp.path, allow_pickle=False) as archive:
             return archive[member]
-
-
-def _label_pieces(stamp: base.FileStamp, member: str) -> Iterator[AnyArray]:
-    values = _load(stamp, member).ravel()
-    return (values[low : low + labels.PIECE_LABELS] for low in range(0, len(values), labels.PIECE_LABELS))
 
 
 # ---- in memory

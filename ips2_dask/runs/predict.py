@@ -19,7 +19,7 @@ from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.choices import partition_bounds
-from ips2_dask.readers import Source, check_block, features_of, is_text_file, open_source
+from ips2_dask.readers import Source, check_block, is_text_file, open_source
 from ips2_dask.readers.base import Table
 from ips2_dask.readers.columns import columns_of_numbers, match_columns
 from ips2_dask.readers.dask_collections import DaskTable
@@ -89,7 +89,7 @@ def opened(run: Results, X: Any, handle_unknown: str, text: TextFormat | None, c
     if not isinstance(X, Source):
         return open_new(run, X, None, False, handle_unknown, text, client)
     own = None if run.feature_names is None else run.feature_names.tolist()
-    made = run.features is not None and (X.feature_names is None or features_of(X) is not None)
+    made = run.features is not None and (X.feature_names is None or X.fitted is not None)
     if made or X.feature_names == own:
         return X
     if isinstance(X, Table) and not isinstance(X, DaskTable):
