@@ -1,25 +1,7 @@
 """Readers of the input formats: `open_source` returns a `Source` for a file, a URL or an object in memory.
 
-============================  ==========================================  =================================
-format                        what may follow ``::``                      read in parts
-============================  ==========================================  =================================
-.npy, also s3:// and such                                                 yes
-.npz                          a member                                    yes; whole, if compressed or sparse
-.csv .tsv .txt .data, .gz                                                 yes; gzipped, or in another encoding than
-                                                                          UTF-8: from the start on
-.parquet, a folder or a                                                   yes, by row groups
-pattern of such files
-.h5 .hdf5                     a dataset                                   yes
-.mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
-.mtx, .mtx.gz                                                             whole
-.zarr, also s3:// and such    an array of a group                         yes
-AnnData in .h5ad .h5 .zarr    ``X``, ``layers/...``, ``obsm/...``,        yes; compressed by column: whole
-                              ``raw/X``, ``obsp/...``; in .h5mu and
-                              SpatialData after its place: ``mod/rna/X``
-============================  ==========================================  =================================
-
-``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. The guide for
-contributors says how a format is added.
+``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. docs/tables.md says
+which are read by ranges of rows, and the guide for contributors how a format is added.
 """
 
 from __future__ import annotations
