@@ -20,8 +20,8 @@ from ips2_dask.readers.labels import Classes, CodeReader, classes_of
 PIECE = 8
 """Labels of a piece, at most, in these tests."""
 
-WHOLE = {"mat", "mat-plain", "mat-sparse", "mtx", "mtx.gz"}
-"""Formats whose files are read whole."""
+WHOLE = {"mat", "mat-plain", "mat-sparse", "mtx", "mtx.gz", "npz", "npz-packed", "npz-fortran"}
+"""Formats whose files, or labels in them, are read whole."""
 
 
 @pytest.fixture(autouse=True)
