@@ -24,7 +24,7 @@ WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer tha
 class Classes:
     """The classes among the known labels of a table, and the labels as codes of these, a piece of them at a time.
 
-    Building it reads the labels once, and `codes` reads them once more; the classes stay in memory.
+    Building it reads the labels once, and `pieces` reads them once more; the classes stay in memory.
     """
 
     def __init__(self, source: Table) -> None:
@@ -39,12 +39,6 @@ class Classes:
         labels = _of_texts(list(texts)) if texts else numbers
         self.names: Labels = np.unique(labels)
         self._texts = dict(zip(texts, np.searchsorted(self.names, labels).tolist(), strict=False))
-
-    def codes(self, rows: int) -> Iterator[Int32]:
-        """Yield the places of the labels in `names`, `rows` labels at a time, the last block shorter: (rows,) int32."""
-        reader = CodeReader(self)
-        while len(block := reader.read(rows)):
-            yield block
 
     def pieces(self) -> Iterator[Int32]:
         """Yield the places of the labels in `names`, as many at a time as are stored together."""
