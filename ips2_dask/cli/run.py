@@ -31,8 +31,8 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
-from ips2_dask.readers.base import matrix_table
-from ips2_dask.readers.labels import CodeReader, classes_of
+from ips2_dask.readers.base import matrix_table, rebatch
+from ips2_dask.readers.labels import classes_of
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
@@ -115,9 +115,8 @@ def predict_command(options: argparse.Namespace) -> int:
         text=text_of(options, finished.text_format),
     )
     classes, names = classes_of(source), source.sample_names
-    codes = None if classes is None else CodeReader(classes)
     begun, done = time.perf_counter(), 0
-    sizes = np.zeros(finished.params.n_clusters, np.int64)
+    sizes, codes = np.zeros(finished.params.n_clusters, np.int64), None
     table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
@@ -134,8 +133,9 @@ def predict_command(options: argparse.Namespace) -> int:
             done += len(labels)
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
-            if codes is not None:
-                pairs = codes.read(len(labels))[predicted], labels[predicted]
+            if classes is not None:
+                codes = codes or rebatch(classes.pieces(), len(labels))  # all blocks but the last have as many rows
+                pairs = next(codes)[predicted], labels[predicted]
                 table = csr_array(table + csr_array((np.ones(len(pairs[0]), np.int64), pairs), shape=table.shape))
     n_predicted, seconds = int(sizes.sum()), time.perf_counter() - begun
     summary: dict[str, Any] = {"n": done, "sizes": sizes.tolist(), "seconds": seconds, "out": options.out}

@@ -1,7 +1,7 @@
 """Readers of the input formats: `open_source` returns a `Source` for a file, a URL or an object in memory.
 
-``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. docs/tables.md says
-which are read by ranges of rows, and the guide for contributors how a format is added.
+``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. docs/tables.md
+says which are read by ranges of rows, and the guide for contributors how a format is added.
 """
 
 from __future__ import annotations

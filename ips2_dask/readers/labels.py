@@ -60,22 +60,6 @@ class Classes:
                 yield found
 
 
-class CodeReader:
-    """Reads the codes of known labels from the first on, as many at a time as its caller asks for."""
-
-    def __init__(self, classes: Classes) -> None:
-        self._blocks, self._rest = classes.pieces(), np.empty(0, np.int32)
-
-    def read(self, count: int) -> Int32:
-        """Return the next codes, (count,) int32, or those that are left."""
-        found, missing = [self._rest[:count]], count - len(self._rest)
-        self._rest = self._rest[count:]
-        while missing > 0 and (block := next(self._blocks, None)) is not None:
-            found.append(block[:missing])
-            missing, self._rest = missing - len(block), block[missing:]
-        return np.concatenate(found)
-
-
 def classes_of(source: Table) -> Classes | None:
     """Return the classes of a table's known labels, or None if no label column was named."""
     return None if source.label_pieces is None else Classes(source)

@@ -16,7 +16,7 @@ from test_readers import FORMATS, M, write_frame, written
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, open_source, records, text
 from ips2_dask.readers.base import rebatch
-from ips2_dask.readers.labels import Classes, CodeReader, classes_of
+from ips2_dask.readers.labels import Classes, classes_of
 
 PIECE = 8
 """Labels of a piece, at most, in these tests."""
@@ -156,11 +156,3 @@ def test_a_dask_array_gives_its_labels_by_chunks() -> None:
 def test_labels_in_memory_have_codes_too() -> None:
     check(open_source(pd.DataFrame({"a": np.arange(M), "y": ["auk", "owl"] * 18 + ["wren"]}), labels_column="y"))
     assert classes_of(open_source(np.ones((3, 2)))) is None
-
-
-def test_codes_come_as_many_at_a_time_as_are_asked_for(tmp_path: Path) -> None:
-    source = write_csv(tmp_path, [f"c{i % 5}" for i in range(M)])
-    codes = CodeReader(Classes(source))
-    found = [codes.read(count) for count in (0, 1, 11, 3, 22, 5)]
-    assert [len(each) for each in found] == [0, 1, 11, 3, 22, 0]
-    np.testing.assert_array_equal(np.concatenate(found), np.arange(M) % 5)
