@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -267,12 +267,8 @@ def _held(table: base.Table) -> base.Table:
     key, pieces = base.content_digest(matrix), None
     if labels is not None:
         key, pieces = base.digest(key, base.content_digest(labels)), partial(iter, [labels])
-    held: dict[str, Any] = {
-        "rows": base.MatrixRows(matrix),
-        "resident_bytes": matrix.nbytes,
-        "row_names": table.sample_names,
-    }
-    return replace(table, **held, fingerprint=key, label_pieces=pieces)
+    held = {"rows": base.MatrixRows(matrix), "resident_bytes": matrix.nbytes, "row_names": table.sample_names}
+    return replace(table, **held, fingerprint=key, label_pieces=pieces)  # type: ignore[arg-type]
 
 
 def _columns(source: Batches, names: Sequence[str]) -> list[_ArrowColumn]:

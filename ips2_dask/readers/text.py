@@ -39,8 +39,7 @@ class _TextBatches(Batches):
     text: TextFormat
     delimiter: str | None  # None: runs of blanks and tabs
     n_fields: int
-    first: tuple[int, int]  # byte in the unpacked text, and line, that the first row begins at
-    blocks: list[tuple[int, int]] = field(default_factory=list)  # those of each block
+    blocks: list[tuple[int, int]]  # byte in the unpacked text, and line, that the first row of each begins at
     numbers: dict[int, None] = field(default_factory=dict)  # the columns of features that are read as numbers, in order
     texts: tuple[int, ...] = ()  # those that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
@@ -63,7 +62,7 @@ class _TextBatches(Batches):
 
     def digest(self, label: int | None) -> str:
         # what the values depend on besides the bytes of a usual file
-        return self.stamp.digest("text", label, *self.text.given.items(), self.first[0])
+        return self.stamp.digest("text", label, *self.text.given.items(), self.blocks[0][0])
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
         """Check every value, note where the blocks of lines start, and collect the categories."""
@@ -71,7 +70,7 @@ class _TextBatches(Batches):
         texts, numbers = tuple(place for place, one in kept if one), {place: None for place, one in kept if not one}
         gaps, starts, blocks = chosen.features.missing != "refuse", [0], []
         source = replace(self, numbers=numbers, texts=texts, gaps=gaps)
-        for block in _text_blocks(source, *self.first):
+        for block in _text_blocks(source, *self.blocks[0]):
             batch = _parse_columns(block, source, chosen.kept, starts[-1])
             _check_values(batch, block, source, starts[-1])
             for place, collected in category_sets.items():
@@ -485,7 +484,7 @@ def open_text(request: Request) -> Table:
         text=text,
         delimiter=delimiter,
         n_fields=len(first),
-        first=(row.offset, row.line),
+        blocks=[(row.offset, row.line)],
     )
     return open_batches(source, request)
 
