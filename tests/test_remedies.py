@@ -18,6 +18,7 @@ import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import anndata
@@ -33,7 +34,6 @@ from test_readers_remedies import CASES as READERS_CASES
 
 from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, open_run, run, sweep
 from ips2_dask.cli.main import main
-from ips2_dask.cli.run import TableShape
 from ips2_dask.clusters import jobs as record
 from ips2_dask.clusters.config import load, shipped
 from ips2_dask.clusters.connect import wait_for_workers
@@ -66,6 +66,13 @@ X = rng.normal(size=(24, 3)) + 4 * np.eye(3)[np.arange(24) % 3]
 D = cdist(X, X)
 S = np.exp(-D)
 GRAPH = sparse.csr_array(np.argsort(np.argsort(D, axis=1), axis=1) < 9, dtype=np.float64)
+
+
+def _shaped(shape: tuple[int, int]) -> Any:
+    """A table without data, of which a plan needs no more."""
+    return SimpleNamespace(shape=shape, name="a table", resident_bytes=0)
+
+
 TWICE = sparse.csr_array(kneighbors_graph(np.repeat(X, 2, axis=0), 5, mode="distance"))
 """Distances of samples that are there twice to so few others that some of them are copies."""
 SHARES = np.abs(X)
@@ -556,7 +563,7 @@ CASES: list[Case] = [
         "plan --shape 20001x20001 --metric precomputed --clusters 3",
         (
             "plan --shape 20001x64 --metric cosine --clusters 3",
-            lambda desk: plan_run(TableShape((20001, 64)), THREE, Resources(), knn_graph=True),
+            lambda desk: plan_run(_shaped((20001, 64)), THREE, Resources(), knn_graph=True),
         ),
     ),
     Case(f"{PLAN}: vectors: give vectors='chunked'", "plan --shape 1000000000x4 --vectors in-core --clusters 3"),
@@ -1307,7 +1314,7 @@ def limited(shape: tuple[int, int], values: dict[str, Any]) -> str | None:
     """The message with which a run of such a table is refused for its memory before it begins, if it is."""
     of_params = {name: value for name, value in values.items() if name in Params.__dataclass_fields__}
     params, resources = Params(**of_params), Resources(**{k: v for k, v in values.items() if k not in of_params})
-    source: Any = TableShape(shape)
+    source: Any = _shaped(shape)
     plan = plan_run(source, params, resources)
     try:
         Prepared(Inputs(source), params, resources, params, plan).check()

@@ -42,9 +42,9 @@ COMMANDS = {
 }
 """The module of each command in the package, and its help; one without help is not listed.
 
-For the command ``NAME`` the module has the options, ``OPTIONS["NAME"]``, and a function ``NAME_command(options)`` that
-returns the exit status; where a command has words of its own, each sets its ``function``. A module is imported when one
-of its commands is called, so that no command waits for the imports of the others.
+For the command ``NAME`` the module has a function ``NAME_command(options)`` that returns the exit status, and for a
+word that follows it ``NAME_WORD(options)``. What they take is in `options`, or the module has ``OPTIONS``. A module is
+imported when one of its commands is called, so that no command waits for the imports of the others.
 """
 
 RENAMED = {
@@ -105,15 +105,23 @@ def _parser() -> _Parser:
 
 def _fill(name: str, file: str, parser: argparse.ArgumentParser) -> None:
     """Give a command its options and its function."""
-    from ips2_dask.cli.options import add_all  # noqa: PLC0415  not for `ips2 --help` alone
+    from ips2_dask.cli import options  # noqa: PLC0415  not for `ips2 --help` alone
 
     if importlib.util.find_spec(f"ips2_dask.{file.partition('.')[0]}") is None:
         parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
         parser.set_defaults(function=_needs_checkout)
         return
     module = importlib.import_module(f"ips2_dask.{file}")
-    parser.set_defaults(function=getattr(module, f"{name}_command", None))
-    add_all(parser, module.OPTIONS[name])
+    function, words = getattr(module, f"{name}_command", None), options.WORDS.get(name, {})
+    parser.set_defaults(function=function)
+    options.add(parser, *(options.OPTIONS[name] if name in options.OPTIONS else module.OPTIONS[name]))
+    if not words:
+        return
+    verbs = parser.add_subparsers(required=function is None, dest="verb", metavar="WHAT")
+    for word, (text, parts) in words.items():
+        verb = verbs.add_parser(word, help=text, description=text)
+        verb.set_defaults(function=getattr(module, f"{name}_{word}"))
+        options.add(verb, *parts)
 
 
 def _needs_checkout(options: argparse.Namespace) -> NoReturn:
@@ -231,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(words: list[str], stopping: Stopping) -> int:
-    options = argparse.Namespace(out=None, stopping=stopping, given=words)
+    options = argparse.Namespace(out=None, json=False, stopping=stopping, given=words)
     if words and words[0] in RENAMED:
         print(f"ips2 {words[0]}: is now `{RENAMED[words[0]]}`", file=sys.stderr)
         return 2

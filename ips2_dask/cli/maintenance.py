@@ -7,37 +7,10 @@ import json
 from pathlib import Path
 
 from ips2_dask.cli import console
-from ips2_dask.cli.options import JSON, QUIET, Part
 from ips2_dask.errors import BadInput
 from ips2_dask.runs.export import write_labels
 from ips2_dask.runs.maintenance import gc, status, verify
 from ips2_dask.runs.run import open_run
-
-
-def _add_page(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", dest="page", metavar="FILE", help="the page (default: DIR/report.html)")
-
-
-OPTIONS: dict[str, tuple[Part, ...]] = {
-    "status": (
-        "directory  run directory or URL",
-        JSON,
-        "--why  say for each stage because of what it was computed or not",
-    ),
-    "verify": (
-        "directory  run directory or URL",
-        JSON,
-        QUIET,
-        "--gc  instead take away the files and folders that no key of the run points to",
-        "--dry-run  say what --gc would take away, and take nothing away",
-    ),
-    "export": (
-        "directory  run directory",
-        "--to FILE!  labels.csv, .parquet or .h5ad",
-        "--input FILE  the .h5ad to copy (default: what was clustered)",
-    ),
-    "report": ("directory DIR  directory of a finished run", "--quiet  do not say where the page is", _add_page),
-}
 
 
 def status_command(options: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,105 +19,26 @@ from scipy.sparse import csr_array
 from ips2_dask import clusters
 from ips2_dask.cli import console
 from ips2_dask.cli.display import progress
-from ips2_dask.cli.options import (
-    JSON,
-    QUIET,
-    SCORED,
-    SIDE_INPUTS,
-    Part,
-    add,
-    add_cluster,
-    add_input,
-    add_params,
-    add_resources,
-    add_text_format,
-    input_of,
-    params_of,
-    resources_of,
-    text_of,
-)
+from ips2_dask.cli.options import input_of, params_of, resources_of, text_of
 from ips2_dask.clusters.resources import machines_of
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.fields import parse_bytes
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, PRESETS, Params
-from ips2_dask.pipeline.prepare import Shaped, check_machines, plan_run
+from ips2_dask.params import PRESETS, Params
+from ips2_dask.pipeline.prepare import check_machines, plan_run
 from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import disk_warning, keeps_limits
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
-from ips2_dask.readers.base import matrix_table
-from ips2_dask.readers.features import HANDLE_UNKNOWN
-from ips2_dask.readers.labels import CodeReader, classes_of
+from ips2_dask.readers.base import matrix_table, rebatch
+from ips2_dask.readers.labels import classes_of
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
 
 if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
-
-
-# ---- options
-
-
-def _add_swept(parser: argparse.ArgumentParser) -> None:
-    """Add the options on what a sweep tries."""
-    from ips2_dask.sweeps import RESAMPLES  # noqa: PLC0415  for this command alone
-    from ips2_dask.sweeps.grid import CLUSTERS, NOT_SWEPT  # noqa: PLC0415  the same
-
-    add_params(parser, {"n_clusters": f"{CLUSTERS[0]}:{CLUSTERS[-1]}", **dict.fromkeys(NOT_SWEPT)})
-    add(parser, f"--resamples N={RESAMPLES}  subsamples for stability")
-
-
-OUTPUT = f"""
-{JSON}
-{QUIET}
---log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
---strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
-    asked for and no more components, no empty pair
-"""
-
-RUN = """
---out DIR!  run directory; an earlier run is continued
---fresh  take away what earlier runs left there, and start over
---verify  read every byte of what is reused, and compute again what is damaged
---performance-report FILE  Dask's own report of the run, an HTML file
-"""
-
-PREDICT = f"""
-directory  directory of a finished run
-new  new samples: data file, file::dataset, folder or URL of a Zarr array
---out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
---proba  also the probability of each cluster
---embedding  also the extended embedding
---handle-unknown {"|".join(HANDLE_UNKNOWN)}={HANDLE_UNKNOWN[0]}  a category that the run has not seen: refuse it, or
-    make all features of its column 0
-{JSON}
-{QUIET}
-{SCORED}
-"""
-
-PLAN = """
---shape MxF  samples x features, such as 1000000x64, in place of an input
---out DIR  the run directory, whose disk's free space is compared
---json  the whole plan as one JSON object, and no table
-"""
-
-SWEEP = f"""
---out DIR!  run directory; an earlier sweep is continued
---top N=10  points that are shown
-{JSON}
-{QUIET}
-"""
-
-OPTIONS: dict[str, tuple[Part, ...]] = {
-    "run": (add_input, SIDE_INPUTS, RUN, OUTPUT, add_params, add_resources),
-    "plan": (partial(add_input, optional=True), PLAN, add_params, add_resources),
-    "predict": (PREDICT, add_text_format, partial(add_resources, cuts=False)),
-    "sweep": (add_input, _add_swept, SWEEP, SIDE_INPUTS, add_resources),
-    "demo": ("--out DIR=ips2-demo  run directory", partial(add_cluster, serial=False), OUTPUT),
-}
 
 
 # ---- run
@@ -193,9 +115,8 @@ def predict_command(options: argparse.Namespace) -> int:
         text=text_of(options, finished.text_format),
     )
     classes, names = classes_of(source), source.sample_names
-    codes = None if classes is None else CodeReader(classes)
     begun, done = time.perf_counter(), 0
-    sizes = np.zeros(finished.params.n_clusters, np.int64)
+    sizes, codes = np.zeros(finished.params.n_clusters, np.int64), None
     table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
@@ -212,8 +133,9 @@ def predict_command(options: argparse.Namespace) -> int:
             done += len(labels)
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
-            if codes is not None:
-                pairs = codes.read(len(labels))[predicted], labels[predicted]
+            if classes is not None:
+                codes = codes or rebatch(classes.pieces(), len(labels))  # all blocks but the last have as many rows
+                pairs = next(codes)[predicted], labels[predicted]
                 table = csr_array(table + csr_array((np.ones(len(pairs[0]), np.int64), pairs), shape=table.shape))
     n_predicted, seconds = int(sizes.sum()), time.perf_counter() - begun
     summary: dict[str, Any] = {"n": done, "sizes": sizes.tolist(), "seconds": seconds, "out": options.out}
@@ -231,15 +153,6 @@ def predict_command(options: argparse.Namespace) -> int:
 # ---- plan
 
 
-@dataclasses.dataclass(frozen=True)
-class TableShape:
-    """A table without data: a plan needs only the shape, the name and the memory of its input."""
-
-    shape: tuple[int, int]
-    name: str = "a table"
-    resident_bytes: int = 0
-
-
 def plan_command(options: argparse.Namespace) -> int:
     """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
     params, resources = params_of(options), resources_of(options)
@@ -248,9 +161,9 @@ def plan_command(options: argparse.Namespace) -> int:
         found = "both an input and a shape" if options.shape else "neither an input nor a shape"
         raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
     if options.shape is None:
-        source: Shaped = open_source(options.input, **input_of(options))
+        source: Any = open_source(options.input, **input_of(options))
     elif match := re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape):
-        source = TableShape((int(match[1]), int(match[2])))
+        source = SimpleNamespace(shape=(int(match[1]), int(match[2])), name="a table", resident_bytes=0)
     else:
         raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
     plan = plan_run(source, params, resources)

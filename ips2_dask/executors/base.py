@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
-from ips2_dask.readers.base import LazySource
+from ips2_dask.readers.dask_collections import DaskTable
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
@@ -197,7 +197,7 @@ def stage_source(
 
     The workers compute the rows of a lazy source; this process reads any other source in one pass.
     """
-    if isinstance(executor, BlockExecutor) and isinstance(source, LazySource):
+    if isinstance(executor, BlockExecutor) and isinstance(source, DaskTable):
         executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report, wanted)
         return
     skipped = set(range(context.n_partitions)) - set(wanted)

@@ -21,7 +21,6 @@ from ips2_dask.pipeline.keys import MODULES, changes
 from ips2_dask.pipeline.manifest import Manifest, StageDocument, now, read_stage
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.progress import Progress, Relay, Reporter
-from ips2_dask.readers import features_of
 from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
@@ -125,7 +124,7 @@ class _Execution:
         digests = inputs.digests
         if source.sample_names is not None:
             folders[side_inputs.NAMES] = side_inputs.store_names(self._store, source.sample_names.tolist())
-        titles = source.feature_names if features_of(source) is None else None  # its columns have their names
+        titles = source.feature_names if source.fitted is None else None  # its columns have their names
         if titles is not None and titles != list(map(str, range(len(titles)))):
             folders[side_inputs.FEATURE_NAMES] = side_inputs.store_names(self._store, titles)
         if digests:

@@ -10,7 +10,6 @@ from typing import TypedDict, cast
 from ips2_dask.pipeline.keys import Content, Key
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.plan.plan import Plan
-from ips2_dask.readers import features_of
 from ips2_dask.readers.base import Table
 from ips2_dask.runs.maintenance import versions as versions
 from ips2_dask.store.base import Parts, Store
@@ -57,7 +56,7 @@ class Manifest:
     @classmethod
     def begin(cls, prepared: Prepared, earlier: Document | None) -> Manifest:
         """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
-        source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
+        source, plan, features = prepared.source, prepared.plan, prepared.source.fitted
         read: Document = {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint}
         read |= prepared.inputs.reading
         if isinstance(source, Table) and source.label is not None:

@@ -18,7 +18,7 @@ from ips2_dask.params import NOT_READ, Params, Resources, check_shape
 from ips2_dask.pipeline.keys import Key, stage_keys
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, check_entries, check_memory, keeps_limits, make_plan
-from ips2_dask.readers import Source, features_of, open_source
+from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.base import check_neighbors, neighbor_distances
 from ips2_dask.readers.features import Features, TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
@@ -115,7 +115,7 @@ def open_inputs(
         source = open_source(
             source, labels_column=labels_column, transpose=transpose, features=features, text=text, client=client
         )
-    fitted = features_of(source)
+    fitted = source.fitted
     if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
         name = "similarity" if similarity is not None else "knn_graph"
         found, allowed = "a matrix of all rows with missing='drop' (--missing drop)", "missing='refuse' or 'median'"
@@ -210,7 +210,7 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     """
     check_params(params, resources, knn_graph=knn_graph)
     m, f = source.shape
-    if isinstance(source, Source) and features_of(source) is not None and params.metric == "precomputed":
+    if isinstance(source, Source) and source.fitted is not None and params.metric == "precomputed":
         found, why = (
             "columns, drop_columns, one_hot or missing with metric='precomputed'",
             "distances would be taken away",

@@ -1,25 +1,7 @@
 """Readers of the input formats: `open_source` returns a `Source` for a file, a URL or an object in memory.
 
-============================  ==========================================  =================================
-format                        what may follow ``::``                      read in parts
-============================  ==========================================  =================================
-.npy, also s3:// and such                                                 yes
-.npz                          a member                                    yes; whole, if compressed or sparse
-.csv .tsv .txt .data, .gz                                                 yes; gzipped, or in another encoding than
-                                                                          UTF-8: from the start on
-.parquet, a folder or a                                                   yes, by row groups
-pattern of such files
-.h5 .hdf5                     a dataset                                   yes
-.mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
-.mtx, .mtx.gz                                                             whole
-.zarr, also s3:// and such    an array of a group                         yes
-AnnData in .h5ad .h5 .zarr    ``X``, ``layers/...``, ``obsm/...``,        yes; compressed by column: whole
-                              ``raw/X``, ``obsp/...``; in .h5mu and
-                              SpatialData after its place: ``mod/rna/X``
-============================  ==========================================  =================================
-
-``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. The guide for
-contributors says how a format is added.
+``FORMATS`` below names the function that opens each of them, and `_open` those of objects in memory. docs/tables.md
+says which are read by ranges of rows, and the guide for contributors how a format is added.
 """
 
 from __future__ import annotations
@@ -34,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Request, Rows, Source, Table, check_block, check_shape, transposed
+from ips2_dask.readers.base import Request, Source, Table, check_block, check_shape, transposed
 from ips2_dask.readers.columns import columns_of_numbers
 from ips2_dask.readers.dask_collections import is_dask, open_dask_array, open_dask_frame
 from ips2_dask.readers.faults import listing, pickled, throw
@@ -50,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Source", "check_block", "is_anndata", "open_anndata_source", "open_source"]
 
 
-class Format(NamedTuple):
+class _Format(NamedTuple):
     """How files with a certain ending are opened."""
 
     opener: str  # ``module.function`` in this package, a function of a `Request` that returns a `Table`
@@ -60,20 +42,20 @@ class Format(NamedTuple):
     by_rows: bool = False  # whether it can't be read by columns, so that a transpose is held whole
 
 
-TEXT = Format("text.open_text", may_be_gzipped=True, by_rows=True)
-HDF5 = Format("trees.open_tree", has_members=True)
-PARQUET = Format("records.open_parquet", by_rows=True)
-ZARR = Format("trees.open_tree", has_members=True, is_folder=True)
+TEXT = _Format("text.open_text", may_be_gzipped=True, by_rows=True)
+HDF5 = _Format("trees.open_tree", has_members=True)
+PARQUET = _Format("records.open_parquet", by_rows=True)
+ZARR = _Format("trees.open_tree", has_members=True, is_folder=True)
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
-    ".npy": Format("npy.open_npy"),
-    ".npz": Format("npy.open_npz", has_members=True),
+    ".npy": _Format("objects.open_npy"),
+    ".npz": _Format("objects.open_npz", has_members=True),
     **dict.fromkeys((".csv", ".tsv", ".txt", ".data"), TEXT),
     ".parquet": PARQUET,
     **dict.fromkeys((".h5", ".hdf5", ".h5ad", ".h5mu"), HDF5),
-    ".mat": Format("scipy_files.open_mat", has_members=True),
-    ".mtx": Format("scipy_files.open_mtx", may_be_gzipped=True),
+    ".mat": _Format("scipy_files.open_mat", has_members=True),
+    ".mtx": _Format("scipy_files.open_mtx", may_be_gzipped=True),
     ".zarr": ZARR,
 }
 # Endings of text files in older collections; ".data" may have a tail, as in kddcup.data_10_percent.gz.
@@ -134,7 +116,7 @@ def _open(spec: object, request: Request) -> Table:
         file_format, request = _format_named(replace(request, name=named_place(spec)))
         opened, by_rows = _function(file_format.opener), file_format.by_rows
     elif _is_of(spec, "xarray", "DataArray", "Dataset"):
-        opened = partial(open_xarray, spec)
+        opened = partial(_open_xarray, spec)
     elif is_dask(spec):  # before others, as a Delayed claims to have every attribute
         opened = partial(open_dask_array, spec)
     elif is_anndata(spec):
@@ -145,8 +127,8 @@ def _open(spec: object, request: Request) -> Table:
         opened, by_rows = partial(_function("records.open_arrow_object"), spec), True
     elif _is_of(spec, "zarr", "Array"):
         opened = partial(_function("trees.open_zarr_array"), spec)
-    elif all(hasattr(spec, part) for part in ("read", "blocks", "labels", "fingerprint")):
-        opened = partial(_callers_table, spec)
+    elif isinstance(spec, Table):
+        return columns_of_numbers(spec, request.features, request.labels_column)
     else:
         opened = partial(open_array, spec)
     if by_rows and not request.transpose:
@@ -158,20 +140,7 @@ def _open(spec: object, request: Request) -> Table:
     return columns_of_numbers(table, request.features, request.labels_column if table.label_pieces is None else None)
 
 
-def _callers_table(source: Any, _: Request) -> Table:
-    """Return the table of an object of a caller's own class that has the attributes of one."""
-    labels, rows = source.labels(), Rows()
-    rows.read, rows.blocks = source.read, source.blocks  # type: ignore[method-assign]
-    plain = ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names")
-    return Table(
-        rows=rows,
-        row_names=partial(getattr, source, "sample_names"),
-        label_pieces=None if labels is None else partial(iter, [labels]),
-        **{name: getattr(source, name) for name in plain},
-    )
-
-
-def open_xarray(array: Any, request: Request) -> Table:
+def _open_xarray(array: Any, request: Request) -> Table:
     """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features."""
     name = "the DataArray given"
     if not hasattr(array, "dims") or not hasattr(array, "name"):
@@ -196,11 +165,6 @@ def is_chunked(spec: object) -> bool:
     return is_dask(spec) or _is_of(spec, "zarr", "Array")
 
 
-def features_of(source: Source) -> FittedFeatures | None:
-    """Return how a source's columns became features; None where it is taken as it is."""
-    return source.fitted
-
-
 def named_like(table: Source, spec: object) -> Source:
     """Return a table with the names of the data frame that its values came from, if it was one that has them."""
     if not is_frame(spec):
@@ -218,7 +182,7 @@ def _is_of(spec: object, module: str, *names: str) -> bool:
     return imported is not None and isinstance(spec, tuple(getattr(imported, name) for name in names))
 
 
-def _format_named(request: Request) -> tuple[Format, Request]:
+def _format_named(request: Request) -> tuple[_Format, Request]:
     """Return the format of what is named, and the request with its path."""
     name = request.name
     path, member = _split(name)
@@ -234,7 +198,7 @@ def is_text_file(spec: object) -> bool:
     return isinstance(spec, str | os.PathLike) and _format_of(_split(os.fspath(spec))[0]) == TEXT
 
 
-def _remote_format(url: str, name: str) -> Format:
+def _remote_format(url: str, name: str) -> _Format:
     """Return the format of a URL: .npy, or Zarr for anything without another ending."""
     check_url(url)
     file_format = _format_of(url.partition("?")[0])
@@ -261,7 +225,7 @@ def _split(name: str) -> tuple[str, str | None]:
     return path, member
 
 
-def _local_format(path: str, name: str) -> Format:
+def _local_format(path: str, name: str) -> _Format:
     """Return the format of a path, after checking that the file or folder exists, and that a file can be read."""
     file_format = _format_of(path)
     if not os.path.lexists(path):
@@ -311,7 +275,7 @@ def _local_format(path: str, name: str) -> Format:
     return file_format
 
 
-def _format_of(path: str) -> Format | None:
+def _format_of(path: str) -> _Format | None:
     stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).lower())
     if ending == ".gz":
         file_format = _format_of(stem)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 from scipy import sparse
@@ -22,7 +22,6 @@ from ips2_dask.store.remote import is_remote, open_system, plain, reaching
 from ips2_dask.typing import AnyArray, UInt8
 
 if TYPE_CHECKING:
-    from dask.delayed import Delayed
     from scipy.sparse import csr_array
 
 DType = np.dtype[np.generic]
@@ -136,14 +135,6 @@ class Table:
 Source = Table
 
 
-@runtime_checkable
-class LazySource(Protocol):
-    """A table whose rows the workers of a cluster compute themselves."""
-
-    def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
-        """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
-
-
 def rebatch(pieces: Iterable[AnyArray], rows: int) -> Iterator[AnyArray]:
     """Yield the rows of ``pieces`` in order, `rows` at a time, the last block shorter; copies only across a seam."""
     pending: list[AnyArray] = []
@@ -205,16 +196,12 @@ class FileStamp:
         if is_remote(self.path):
             return self._fetched(starts, n_bytes)
         # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
-        with faults.reading(self.name), open(self.path, "rb", buffering=0) as stream:
+        with faults.reading(self.name), open(self.path, "rb") as stream:
             ranges = np.empty((len(starts), n_bytes), np.uint8)
             for row, start in zip(ranges, starts, strict=True):
                 stream.seek(start)
-                rest = row.data
-                while rest:
-                    count = stream.readinto(rest)
-                    if not count:
-                        raise EOFError(f"{len(rest)} bytes are missing")
-                    rest = rest[count:]
+                if (count := stream.readinto(row.data)) < n_bytes:
+                    raise EOFError(f"{n_bytes - count} bytes are missing")
             return ranges
 
     def _fetched(self, starts: Sequence[int], n_bytes: int) -> UInt8:
@@ -350,14 +337,11 @@ def transposed(table: Table) -> Table:
         fingerprint=digest(table.fingerprint, "transposed"),
         feature_names=None if table.sample_names is None else table.sample_names.tolist(),
         row_names=np.array(table.feature_names, np.str_) if table.feature_names else None,
-        label_pieces=None,
     )
 
 
 def _load_transposed(table: Table) -> Matrix:
-    """Return all values of a table of shape (m, f) as a matrix (f, m), sparse where the table is."""
-    if (matrix := table.rows.csr()) is not None:
-        return sparse.csr_array(matrix.T)
+    """Return all values of a table of shape (m, f) as a matrix (f, m)."""
     with faults.reading(table.name):
         whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
     start = 0

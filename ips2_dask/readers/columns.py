@@ -105,15 +105,14 @@ class Chosen:
         """Return the settings fitted to the table, of whose ``encoded`` columns these are the categories."""
         if isinstance(self.features, FittedFeatures) or self.features.is_default:
             return None if isinstance(self.features, Features) else self.features
-        categories = {place: collected.categories() for place, collected in category_sets.items()}
         titles: Sequence[str | None] = self.kept_names() or [None] * len(self.kept)
-        columns = [
-            Column(number=place, name=title, categories=categories.get(place))
-            for place, title in zip(self.kept, titles, strict=True)
-        ]
-        return FittedFeatures(
-            columns=tuple(columns), n_columns=self.n_columns, label=self.label, missing=self.features.missing
+        found = [category_sets[place].categories() if place in category_sets else None for place in self.kept]
+        columns = tuple(
+            Column(number=place, name=title, categories=categories)
+            for place, title, categories in zip(self.kept, titles, found, strict=True)
         )
+        missing = self.features.missing
+        return FittedFeatures(columns=columns, n_columns=self.n_columns, label=self.label, missing=missing)
 
     def kept_names(self) -> list[str] | None:
         """Return the names of the columns that become features."""
@@ -288,7 +287,7 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|
 CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
 
 
-def is_missing(value: Category) -> bool:
+def _is_missing(value: Category) -> bool:
     """Return whether a value of a column of categories is missing: none, NaN, or a word for it."""
     return value is None or value != value or value in MISSING_WORDS or value in NAN_WORDS
 
@@ -302,7 +301,7 @@ class CategorySet:
 
     def add_block(self, words: list[Category], places: AnyArray, first_row: int) -> None:
         """Add the words of a block, of which each row has the one at its place; -1 is a missing value."""
-        gone = np.array([is_missing(word) for word in (*words, None)])[places]
+        gone = np.array([_is_missing(word) for word in (*words, None)])[places]
         if self._missing == "refuse" and gone.any():
             row = first_row + int(np.argmax(gone))
             raise faults.missing_value(self._name, f"row {row}, {self._title}", "a missing value")
@@ -313,7 +312,9 @@ class CategorySet:
         for value in values:
             if isinstance(value, float) and math.isinf(value):
                 raise faults.missing_value(self._name, self._title, f"the value {value!r}")
-            self.found.add(None if is_missing(value) else value + 0.0 if isinstance(value, float) else value)  # -0 is 0
+            self.found.add(
+                None if _is_missing(value) else value + 0.0 if isinstance(value, float) else value
+            )  # -0 is 0
         if len(self.found - {None}) > MOST_CATEGORIES:
             found = f"more than {MOST_CATEGORIES:,} categories in {self._title}"
             allowed = f"at most {MOST_CATEGORIES:,} in a column of one_hot (--one-hot)"
@@ -341,7 +342,7 @@ class CategorySet:
         return (*sorted(values), *lacking)
 
 
-def are_text(categories: tuple[Category, ...] | None) -> bool:
+def _are_text(categories: tuple[Category, ...] | None) -> bool:
     """Return whether a column's categories are text, so that a reader has to turn them into numbers."""
     return categories is not None and any(isinstance(category, str) for category in categories)
 
@@ -360,11 +361,11 @@ def category_codes(
     what messages call the column, and ``first_row`` the row that the first place is of. A category that is none of the
     column's raises ``BadInput``, or is -1.
     """
-    categories, text = column.categories or (), are_text(column.categories)
+    categories, text = column.categories or (), _are_text(column.categories)
     positions = {category: position for position, category in enumerate(categories)}
 
     def code(word: Category) -> float:
-        if is_missing(word):
+        if _is_missing(word):
             return positions.get(None, math.nan)
         value = category_text(word) if text else category_number(word) if isinstance(word, str) else word
         return -1 if value is None else positions.get(value, -1)
@@ -383,7 +384,7 @@ def category_codes(
     return found
 
 
-class FeatureRows(Rows):
+class _FeatureRows(Rows):
     """Features of the rows of a table, whose columns of categories may be ``coded``: see `category_codes`."""
 
     def __init__(
@@ -434,7 +435,7 @@ class FeatureRows(Rows):
 def feature_table(
     table: Table, fitted: FittedFeatures | None, places: Places | None = None, coded: bool = False
 ) -> Table:
-    """Return a table of the columns at some places of the table, as features if they are fitted; see `FeatureRows`."""
+    """Return a table of the columns at some places of the table, as features if they are fitted; see `_FeatureRows`."""
     all_of_it, names = tuple(range(table.shape[1])), table.feature_names
     own = all_of_it if places is None else tuple(places)
     encoded = fitted is not None and bool(fitted.one_hot)
@@ -451,7 +452,7 @@ def feature_table(
         table,
         shape=(table.shape[0], width),
         dtype=np.dtype(np.float64) if encoded else table.dtype,
-        rows=FeatureRows(table, np.array(own, np.intp), fitted, coded) if taken is None else taken,
+        rows=_FeatureRows(table, np.array(own, np.intp), fitted, coded) if taken is None else taken,
         feature_names=names,
         fingerprint=digest(table.fingerprint, "columns", own, None if fitted is None else fitted.as_dict()),
         fitted=fitted,
@@ -462,7 +463,7 @@ def columns_of_numbers(table: Table, features: Settings, labels_column: str | in
     """Return the features of a table that holds nothing but numbers, one column of which may hold the labels."""
     if isinstance(features, Features) and features.is_default and labels_column is None:
         return table
-    if isinstance(features, FittedFeatures) and any(are_text(column.categories) for column in features.columns):
+    if isinstance(features, FittedFeatures) and any(_are_text(column.categories) for column in features.columns):
         found, allowed = "a table without text", "one with the text columns that the run encoded (one_hot)"
         otherwise = "their categories would be unknown"
         raise BadInput(table.name, found, allowed, otherwise, "give a table of text, a Parquet file or a data frame")

@@ -12,13 +12,52 @@ from itertools import accumulate
 from typing import Any
 
 from ips2_dask.errors import BadInput
+from ips2_dask.fields import checked, made, number, one_of
 
-MISSING = ("refuse", "median", "drop")  # the ways to treat missing values
 HANDLE_UNKNOWN = ("error", "ignore")  # the ways to treat a category that a run has not seen
 MOST_CATEGORIES = 1_000
 """Categories of one column, at most: more are names or numbers of the rows, put there by mistake."""
 
 Category = str | float | None  # text, a number, or None for a missing value
+
+
+def split_list(text: str, name: str) -> tuple[str, ...]:
+    """Split a list from the command line at its commas, but not between double quotes; raises ``BadInput``."""
+    try:
+        entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except csv.Error:
+        found = f"a quote that does not end, or a text after it, in {text!r}"
+        allowed = "quotes around whole names, as in '\"a, b\",c'"
+        raise BadInput(name, found, allowed, "it would be unclear where a name ends", "correct the quotes") from None
+    if not entries or "" in entries:
+        allowed = "names, numbers and ranges divided by commas, such as A,B,5,7-20"
+        otherwise = "it would be unclear which column is meant"
+        raise BadInput(name, f"an empty entry in {text!r}", allowed, otherwise, "take the superfluous comma out")
+    return tuple(entries)
+
+
+def joined_list(entries: Iterable[str | int]) -> str:
+    """Join entries to a list for the command line: the inverse of `split_list`."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow(entries)
+    return stream.getvalue()
+
+
+def _items(name: str, value: Any) -> tuple[str | int, ...]:
+    if isinstance(value, str):
+        return split_list(value, name)
+    item = value
+    try:
+        items: list[str | int] = []
+        for item in value:
+            if isinstance(item, bool):
+                raise TypeError
+            items.append(str(item) if isinstance(item, str) else operator.index(item))
+        return tuple(items)
+    except TypeError:
+        allowed, otherwise = "a list of names and whole numbers", "it would be unclear which column is meant"
+        remedy = f"give {name}=['A', 5, '7-20'], for instance"
+        raise BadInput(name, repr(item), allowed, otherwise, remedy) from None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,16 +77,17 @@ class Features:
     drop_columns : list of str and int, or str
         Columns that are no features.
     one_hot : list of str and int, or str
-        Columns of text or of numbers that become one column of 0 and 1 for each category, as by scikit-learn's
-        ``OneHotEncoder``: categories in ascending order, of text by code points. Text is text, so that ``"01"`` is not
-        ``"1"``. In text files, which have no types, categories are numbers where each is the spelling of a number of
-        its own and none begins with 0 as 01 does, or with a plus. At most 1,000 categories a column.
+        Columns of text or of numbers that become one column of 0 and 1 for each category, of at most 1,000. As by
+        scikit-learn's ``OneHotEncoder`` they are in ascending order, of text by code points. Text is text, so that
+        ``"01"`` is not ``"1"``. In text files, which have no types, categories are numbers where each is the spelling
+        of a number of its own and none begins with 0 as 01 does, or with a plus.
     missing : {"refuse", "median", "drop"}
-        What is done where a value is missing: NaN, a null, or in text files an empty field, ``?``, or any other word
-        that `pandas.read_csv` takes for one (``NA``, ``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises
-        `BadInput`. ``median`` takes the median of the column's other values, exactly; in a column of ``one_hot`` a
-        missing value is a category of its own. ``drop`` leaves the row out of the clustering: its label is -1, its
-        certainty and its place in the embedding are NaN. Infinite values are always refused.
+        What is done about missing values: refuse them, take the column's median, or drop the row, whose label is then
+        -1. They are NaN, nulls, and in text files an empty field, ``?``, or any other word that `pandas.read_csv`
+        takes for one (``NA``, ``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises `BadInput`. The median is
+        that of the column's other values, exactly; in a column of ``one_hot`` a missing value is a category of its own.
+        ``drop`` leaves the row out of the clustering: its certainty and its place in the embedding are NaN. Infinite
+        values are always refused.
 
     Raises
     ------
@@ -61,17 +101,13 @@ class Features:
     ('age', '7-9')
     """
 
-    columns: str | Sequence[str | int] | None = None
-    drop_columns: str | Sequence[str | int] = ()
-    one_hot: str | Sequence[str | int] = ()
-    missing: str = "refuse"
+    columns: str | Sequence[str | int] | None = made(None, _items)
+    drop_columns: str | Sequence[str | int] = made((), _items)
+    one_hot: str | Sequence[str | int] = made((), _items)
+    missing: str = one_of("refuse", "median", "drop")
 
     def __post_init__(self) -> None:
-        for name in ("columns", "drop_columns", "one_hot"):
-            value = getattr(self, name)
-            if name != "columns" or value is not None:
-                object.__setattr__(self, name, _items(name, value))
-        check_word("missing", self.missing, MISSING)
+        vars(self).update(checked(self))
         if self.columns == ():
             found, allowed = "an empty list", "at least one column, or None for all"
             otherwise = "there would be no feature"
@@ -126,11 +162,11 @@ class FittedFeatures:
     n_columns: int  # of the input, that of the labels among them
     label: int | None = None  # number of the column of labels
     missing: str = "refuse"
-    handle_unknown: str = "error"  # or "ignore", as of scikit-learn's OneHotEncoder: such a category is 0 everywhere
+    handle_unknown: str = one_of(*HANDLE_UNKNOWN)  # ignored, as of scikit-learn's OneHotEncoder, it is 0 everywhere
     whole: bool = False  # whether the user chose no columns, so that a warning tells of those that new samples add
 
     def __post_init__(self) -> None:
-        check_word("handle_unknown", self.handle_unknown, HANDLE_UNKNOWN)
+        vars(self).update(checked(self))
 
     @property
     def feature_names(self) -> list[str]:
@@ -182,54 +218,32 @@ def category_text(category: Category) -> str:
     return "nan" if category is None else category
 
 
-def split_list(text: str, name: str) -> tuple[str, ...]:
-    """Split a list from the command line at its commas, but not between double quotes; raises ``BadInput``."""
-    try:
-        entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
-    except csv.Error:
-        found = f"a quote that does not end, or a text after it, in {text!r}"
-        allowed = "quotes around whole names, as in '\"a, b\",c'"
-        raise BadInput(name, found, allowed, "it would be unclear where a name ends", "correct the quotes") from None
-    if not entries or "" in entries:
-        allowed = "names, numbers and ranges divided by commas, such as A,B,5,7-20"
-        otherwise = "it would be unclear which column is meant"
-        raise BadInput(name, f"an empty entry in {text!r}", allowed, otherwise, "take the superfluous comma out")
-    return tuple(entries)
-
-
-def joined_list(entries: Iterable[str | int]) -> str:
-    """Join entries to a list for the command line: the inverse of `split_list`."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="").writerow(entries)
-    return stream.getvalue()
-
-
-def _items(name: str, value: Any) -> tuple[str | int, ...]:
-    if isinstance(value, str):
-        return split_list(value, name)
-    item = value
-    try:
-        items: list[str | int] = []
-        for item in value:
-            if isinstance(item, bool):
-                raise TypeError
-            items.append(str(item) if isinstance(item, str) else operator.index(item))
-        return tuple(items)
-    except TypeError:
-        allowed, otherwise = "a list of names and whole numbers", "it would be unclear which column is meant"
-        remedy = f"give {name}=['A', 5, '7-20'], for instance"
-        raise BadInput(name, repr(item), allowed, otherwise, remedy) from None
-
-
-def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise ``BadInput`` if a value is none of the allowed words."""
-    if value not in allowed:
-        otherwise = "no rule would be known for it"
-        raise BadInput(name, repr(value), f"one of {', '.join(allowed)}", otherwise, "choose one of them")
-
-
-HEADER = ("auto", "yes", "no")  # whether the first line names the columns
 UTF_8 = "utf-8"
+
+
+NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}  # other spellings of delimiters, which are easier to type into a shell
+
+
+def _mark(name: str, mark: str) -> str:
+    """One printable ASCII character that is no part of a number or a word."""
+    mark = NAMED.get(mark, mark) if name == "delimiter" else mark
+    blank = mark == " " or (name == "delimiter" and mark == "\t") or (name == "thousands" and mark == "\xa0")
+    allowed = blank or (isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark.isprintable())
+    if not allowed or mark.isalnum() or mark in '"+-' or (name == "comment" and mark == " "):
+        asked = "a single ASCII character that is no letter, digit, quote, plus or minus"
+        otherwise = "fields could not be told from one another"
+        raise BadInput(name, repr(mark), asked, otherwise, "give another one, or leave it out")
+    return mark
+
+
+def _encoding(name: str, value: str) -> str:
+    try:
+        codec = codecs.lookup(value)
+        " ".encode(value)  # those from bytes to bytes are none
+    except (LookupError, TypeError, ValueError):
+        allowed, remedy = "an encoding that Python knows", "give latin-1, cp1252, utf-8 or utf-16, for instance"
+        raise BadInput(name, repr(value), allowed, "bytes could not be turned into text", remedy) from None
+    return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -269,63 +283,28 @@ class TextFormat:
     ';'
     """
 
-    header: str = "auto"
-    delimiter: str | None = None
-    encoding: str = UTF_8
-    decimal: str = "."
-    thousands: str | None = None
-    comment: str | None = None
-    skip_lines: int = 0
+    header: str = one_of("auto", "yes", "no")
+    delimiter: str | None = made(None, _mark)
+    encoding: str = made(UTF_8, _encoding)
+    decimal: str = one_of(".", ",")
+    thousands: str | None = made(None, _mark)
+    comment: str | None = made(None, _mark)
+    skip_lines: int = number(0, 0, None, "it would be unclear where the table begins")
 
     def __post_init__(self) -> None:
-        check_word("header", self.header, HEADER)
-        check_word("decimal", self.decimal, (".", ","))
-        if self.delimiter is not None:
-            object.__setattr__(self, "delimiter", NAMED.get(self.delimiter, self.delimiter))
-        for name in ("delimiter", "thousands", "comment"):
-            _check_mark(name, getattr(self, name))
+        vars(self).update(checked(self))
         for name, others in (("thousands", ("decimal",)), ("comment", ("delimiter", "decimal", "thousands"))):
             for other in others:
                 if getattr(self, name) is not None and getattr(self, name) == getattr(self, other):
                     found = f"{getattr(self, name)!r}, which is {other}, too"
                     otherwise = "it would be unclear what it means"
                     raise BadInput(name, found, "a character of its own", otherwise, f"change {name} or {other}")
-        object.__setattr__(self, "encoding", _encoding(self.encoding))
-        if isinstance(self.skip_lines, bool) or not isinstance(self.skip_lines, int) or self.skip_lines < 0:
-            found, allowed = repr(self.skip_lines), "a whole number of lines, from 0"
-            otherwise = "it would be unclear where the table begins"
-            raise BadInput("skip_lines", found, allowed, otherwise, "give skip_lines=1 (--skip-lines 1), for instance")
 
     @property
     def given(self) -> dict[str, object]:
         """The settings that are not the defaults, as JSON can hold them."""
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: value for name, value in vars(self).items() if value != usual[name]}
-
-
-NAMED = {r"\t": "\t", "tab": "\t", "\\s+": " "}  # other spellings of delimiters, which are easier to type into a shell
-
-
-def _check_mark(name: str, mark: str | None) -> None:
-    """Refuse what is not one printable ASCII character, or could be a part of a number or a word."""
-    if mark is None:
-        return
-    blank = mark == " " or (name == "delimiter" and mark == "\t") or (name == "thousands" and mark == "\xa0")
-    allowed = blank or (isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark.isprintable())
-    if not allowed or mark.isalnum() or mark in '"+-' or (name == "comment" and mark == " "):
-        asked = "a single ASCII character that is no letter, digit, quote, plus or minus"
-        otherwise = "fields could not be told from one another"
-        raise BadInput(name, repr(mark), asked, otherwise, "give another one, or leave it out")
-
-
-def _encoding(name: str) -> str:
-    try:
-        codec = codecs.lookup(name)
-        " ".encode(name)  # those from bytes to bytes are none
-    except (LookupError, TypeError, ValueError):
-        allowed, remedy = "an encoding that Python knows", "give latin-1, cp1252, utf-8 or utf-16, for instance"
-        raise BadInput("encoding", repr(name), allowed, "bytes could not be turned into text", remedy) from None
-    return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 
 USUAL = TextFormat()  # the format of a file of which nothing is said

@@ -24,7 +24,7 @@ WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer tha
 class Classes:
     """The classes among the known labels of a table, and the labels as codes of these, a piece of them at a time.
 
-    Building it reads the labels once, and `codes` reads them once more; the classes stay in memory.
+    Building it reads the labels once, and `pieces` reads them once more; the classes stay in memory.
     """
 
     def __init__(self, source: Table) -> None:
@@ -40,12 +40,6 @@ class Classes:
         self.names: Labels = np.unique(labels)
         self._texts = dict(zip(texts, np.searchsorted(self.names, labels).tolist(), strict=False))
 
-    def codes(self, rows: int) -> Iterator[Int32]:
-        """Yield the places of the labels in `names`, `rows` labels at a time, the last block shorter: (rows,) int32."""
-        reader = CodeReader(self)
-        while len(block := reader.read(rows)):
-            yield block
-
     def pieces(self) -> Iterator[Int32]:
         """Yield the places of the labels in `names`, as many at a time as are stored together."""
         for found in self._pieces():
@@ -59,26 +53,11 @@ class Classes:
         if self._source.label_pieces is None:
             raise ValueError(f"{self._source.name} has no labels")
         first = 0
-        for piece in self._source.label_pieces():
-            found = _checked(np.ravel(piece), self._source.name, first)
-            first += len(found)
-            yield found
-
-
-class CodeReader:
-    """Reads the codes of known labels from the first on, as many at a time as its caller asks for."""
-
-    def __init__(self, classes: Classes) -> None:
-        self._blocks, self._rest = classes.pieces(), np.empty(0, np.int32)
-
-    def read(self, count: int) -> Int32:
-        """Return the next codes, (count,) int32, or those that are left."""
-        found, missing = [self._rest[:count]], count - len(self._rest)
-        self._rest = self._rest[count:]
-        while missing > 0 and (block := next(self._blocks, None)) is not None:
-            found.append(block[:missing])
-            missing, self._rest = missing - len(block), block[missing:]
-        return np.concatenate(found)
+        for piece in map(np.ravel, self._source.label_pieces()):
+            for low in range(0, len(piece), PIECE_LABELS):
+                found = _checked(piece[low : low + PIECE_LABELS], self._source.name, first)
+                first += len(found)
+                yield found
 
 
 def classes_of(source: Table) -> Classes | None:

@@ -1,29 +1,186 @@
-"""Objects that a caller has in memory: arrays, lists of rows, sparse matrices, data frames and AnnData objects.
+"""Arrays: of .npy files, local or behind a URL, of .npz archives of such, and what a caller has in memory.
 
-pandas and anndata are never imported at run time: data frames and AnnData objects are recognised by their attributes.
+The last are arrays, lists of rows, sparse matrices, data frames and AnnData objects. pandas and anndata are never
+imported at run time: data frames and AnnData objects are recognised by their attributes.
 """
 
 from __future__ import annotations
 
+import io
+import math
 import mmap
 import os
+import struct
+import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import partial
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import base, faults
-from ips2_dask.readers.columns import counted_names, find_column
-from ips2_dask.readers.npy import NpyLayout, npy_table
+from ips2_dask.readers.columns import counted_names, find_column, take_label_variable
 from ips2_dask.typing import AnyArray, Float64
 
 if TYPE_CHECKING:
     import pandas as pd
+
+HEADER_BYTES = 4096  # more than any header of a plain array takes
+LOCAL_HEADER = struct.Struct("<4s22xHH")  # signature, length of the name, length of the extra field
+FRAME_NAME, ANNDATA_NAME = "the data frame given", "the AnnData given"
+
+
+@dataclass(frozen=True)
+class _NpyLayout:
+    """Shape, dtype and order of an array, and the offset of its values in the file, in bytes."""
+
+    shape: tuple[int, ...]
+    dtype: base.DType
+    fortran: bool
+    offset: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Length of the values in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def transposed(self) -> _NpyLayout:
+        """Return the layout of the same bytes seen as the transpose."""
+        return replace(self, shape=self.shape[::-1], fortran=not self.fortran)
+
+
+def _read_layout(stream: IO[bytes], name: str) -> _NpyLayout:
+    """Read the header of an array; nothing in it is unpickled. Raises ``BadInput`` if it is no .npy header."""
+    start = stream.tell()
+    with faults.reading(name):
+        magic = stream.read(6)
+        if magic[:1] == b"\x80":
+            raise faults.pickled(name, "a pickle")
+        stream.seek(start)
+        version = np.lib.format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):  # 3.0 is for structured types with names outside of latin-1 only
+            raise ValueError(f"version {version} of the format, which is not for plain numbers")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        return _NpyLayout(tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
+
+
+@dataclass
+class _NpyRows(base.Rows):
+    """The rows of an array in C or Fortran order, from ranges of bytes of a file or of an object behind a URL."""
+
+    stamp: base.FileStamp
+    layout: _NpyLayout
+
+    def read(self, start: int, stop: int) -> AnyArray:
+        self.stamp.check()
+        (m, f), dtype, offset = self.layout.shape, self.layout.dtype, self.layout.offset
+        if not self.layout.fortran:
+            row_bytes = f * dtype.itemsize
+            values = self.stamp.read_ranges([offset + start * row_bytes], (stop - start) * row_bytes)
+            return values.view(dtype).reshape(stop - start, f)
+        starts = [offset + (column * m + start) * dtype.itemsize for column in range(f)]
+        return np.ascontiguousarray(self.stamp.read_ranges(starts, (stop - start) * dtype.itemsize).view(dtype).T)
+
+
+def _npy_table(stamp: base.FileStamp, layout: _NpyLayout) -> base.Table:
+    """Return the table of an array whose values are stored as they are in memory."""
+    fingerprint = stamp.digest("npy", layout.offset, layout.shape, layout.dtype.str, layout.fortran)
+    shape = base.check_shape(stamp.name, layout.shape)
+    table = base.Table(stamp.name, shape, layout.dtype, _NpyRows(stamp, layout), fingerprint)
+    if layout.offset + layout.n_bytes > stamp.size:
+        raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
+    return table
+
+
+def open_npy(request: base.Request) -> base.Table:
+    """Return the table of a .npy file, or of such an object behind a URL."""
+    stamp = base.FileStamp.of(request)
+    head = stamp.read_ranges([0], min(HEADER_BYTES, stamp.size)).tobytes()
+    layout = _read_layout(io.BytesIO(head), stamp.name)
+    return _npy_table(stamp, layout.transposed() if request.transpose else layout)
+
+
+def open_npz(request: base.Request) -> base.Table:
+    """Return the table of one member of a .npz archive, or of the sparse matrix that is in it."""
+    stamp, transpose, wanted = base.FileStamp.of(request), request.transpose, request.labels_column
+    with faults.reading(stamp.name), zipfile.ZipFile(stamp.path) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        chosen = None
+        if "format" in names and request.member is None:
+            fingerprint = stamp.digest("npz", "sparse", transpose)
+            table = base.loaded_table(partial(_load, stamp), stamp.name, fingerprint, transpose)
+        else:
+            chosen = _choose_member(archive, request, names)
+            table = _member_table(archive, stamp, chosen, transpose)
+        if wanted == chosen or wanted not in names:
+            return table
+        layout = _member_layout(archive, str(wanted), stamp.name)
+        if layout.dtype.kind == "O":
+            raise faults.pickled(stamp.name, f"an array of Python objects in {wanted!r}")
+        pieces = partial(map, _load, [stamp], [str(wanted)])  # read when they are asked for
+        return take_label_variable(table, str(wanted), math.prod(layout.shape), pieces)
+
+
+def _choose_member(archive: zipfile.ZipFile, request: base.Request, names: list[str]) -> str:
+    wanted, found = None if request.member is None else request.member.removesuffix(".npy"), []
+    for entry, member in zip(archive.namelist(), names, strict=True):
+        if entry == member or wanted is not None:
+            found.append((member, "(no array)", False))
+            continue
+        layout = _member_layout(archive, member, request.name)
+        found.append((member, f"{layout.shape} {layout.dtype}", base.is_matrix(layout.shape, layout.dtype)))
+    return faults.only_matrix(request.name, "array", found, request.labels_column, wanted)
+
+
+def _entry(archive: zipfile.ZipFile, member: str) -> zipfile.ZipInfo:
+    return archive.NameToInfo.get(member + ".npy") or archive.getinfo(member)
+
+
+def _member_layout(archive: zipfile.ZipFile, member: str, name: str) -> _NpyLayout:
+    parts = member.replace("\\", "/").split("/")
+    if ".." in parts or parts[0] == "":
+        raise faults.outside(name, f"a member whose name points outside of the archive, {member!r}")
+    with archive.open(_entry(archive, member)) as stream:
+        return _read_layout(stream, name)
+
+
+def _member_table(archive: zipfile.ZipFile, stamp: base.FileStamp, member: str, transpose: bool) -> base.Table:
+    """Return the table of a member: read whole if it is compressed, else as a .npy file in the middle of another."""
+    layout, entry = _member_layout(archive, member, stamp.name), _entry(archive, member)
+    shape, _ = base.check_shape(stamp.name, layout.shape), base.check_dtype(stamp.name, layout.dtype)
+    if layout.offset + layout.n_bytes > entry.file_size:
+        header = f"shape {shape}, {layout.dtype}"
+        raise faults.cut_off(stamp.name, entry.file_size, layout.offset + layout.n_bytes, header, f" in {member!r}")
+    if entry.compress_type != zipfile.ZIP_STORED or entry.flag_bits & 1:
+        fingerprint = stamp.digest("npz", member, transpose)
+        return base.loaded_table(partial(_load, stamp, member), stamp.name, fingerprint, transpose)
+    with open(stamp.path, "rb") as stream:
+        stream.seek(entry.header_offset)
+        signature, n_name, n_extra = LOCAL_HEADER.unpack(stream.read(LOCAL_HEADER.size))
+        if signature != b"PK\x03\x04":
+            raise zipfile.BadZipFile("no local header where the directory says one is")
+    start = entry.header_offset + LOCAL_HEADER.size + n_name + n_extra
+    placed = replace(layout, offset=start + layout.offset)
+    return _npy_table(stamp, placed.transposed() if transpose else placed)
+
+
+def _load(stamp: base.FileStamp, member: str | None = None) -> AnyArray:
+    """Return a member of an archive, or the sparse matrix that is in it; neither is ever unpickled."""
+    stamp.check()
+    with faults.reading(stamp.name):
+        if member is None:
+            return sparse.load_npz(stamp.path)
+        with np.load(stamp.path, allow_pickle=False) as archive:
+            return archive[member]
+
+
+# ---- in memory
 
 
 def open_array(spec: object, request: base.Request) -> base.Table:
@@ -93,9 +250,9 @@ def _mapped_table(array: np.memmap[tuple[int, ...], base.DType], name: str) -> b
         return None
     # `memmap.offset` is not updated where a map is sliced, so the place in the file follows from the addresses.
     offset = int(root.offset) + array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
-    layout = NpyLayout(tuple(array.shape), array.dtype, not array.flags.c_contiguous, offset)
+    layout = _NpyLayout(tuple(array.shape), array.dtype, not array.flags.c_contiguous, offset)
     path = str(os.fspath(array.filename or ""))
-    return npy_table(base.FileStamp.of(base.Request(name, path)), layout) if os.path.isfile(path) else None
+    return _npy_table(base.FileStamp.of(base.Request(name, path)), layout) if os.path.isfile(path) else None
 
 
 def _check_rectangle(rows: Sequence[Any], name: str) -> None:
@@ -122,9 +279,6 @@ def refuse_masked(values: Any, name: str) -> None:
         raise BadInput(name, found, allowed, otherwise, "fill them in with array.filled(value), or drop these rows")
 
 
-FRAME_NAME = "the data frame given"
-
-
 def is_frame(spec: object) -> TypeGuard[pd.DataFrame]:
     """Return whether something is a data frame, without importing pandas."""
     return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
@@ -136,9 +290,6 @@ def index_names(index: pd.Index) -> AnyArray | None:
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         return None
     return np.array([str(name) for name in index], dtype=np.str_)
-
-
-ANNDATA_NAME = "the AnnData given"
 
 
 def is_anndata(spec: object) -> bool:

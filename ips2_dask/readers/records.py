@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +39,7 @@ ENDING = ".parquet"
 LARGEST_GROUP = 256 << 20
 
 
-class ArrowColumn(NamedTuple):
+class _ArrowColumn(NamedTuple):
     """A column of the table: a column of the batches, or one place of its lists."""
 
     title: str | None
@@ -56,9 +56,9 @@ class ArrowColumn(NamedTuple):
         return self.name if self.title is None else f"{self.name} ({self.title!r})"
 
 
-def numbered_columns(titles: Sequence[str] | None, n_columns: int) -> list[ArrowColumn]:
+def numbered_columns(titles: Sequence[str] | None, n_columns: int) -> list[_ArrowColumn]:
     """Return columns whose batches call them by their numbers."""
-    return [ArrowColumn(titles[place] if titles else None, str(place), numbered=True) for place in range(n_columns)]
+    return [_ArrowColumn(titles[place] if titles else None, str(place), numbered=True) for place in range(n_columns)]
 
 
 @dataclass(kw_only=True)
@@ -68,11 +68,11 @@ class Batches:
     name: str
     schema: pa.Schema = pa.schema([])  # noqa: RUF009  it does not change
     starts: list[int]  # the first row of each group of rows, such as a row group of a file, and the number of rows
-    columns: list[ArrowColumn] = field(default_factory=list)  # numbered as the user does it
+    columns: list[_ArrowColumn] = field(default_factory=list)  # numbered as the user does it
     titles: Sequence[str] | None = None  # their names, if they have some
     named: bool = True  # whether these become names of features
     hidden: tuple[int, ...] = ()  # those of the columns that hold names of the rows
-    index: ArrowColumn | None = None  # what holds names of the rows
+    index: _ArrowColumn | None = None  # what holds names of the rows
     table: pa.Table = None
     parallel: bool = False
     held: bool = True  # whether all of it is in memory anyway
@@ -86,7 +86,7 @@ class Batches:
         """Return the fingerprint; what is in memory has the digest of its values instead."""
         return ""
 
-    def values(self, column: ArrowColumn) -> Iterator[AnyArray]:
+    def values(self, column: _ArrowColumn) -> Iterator[AnyArray]:
         """Yield the values of a column as Python objects, batch by batch."""
         for _, (values,) in arrays(self, [column]):
             yield np.array([*values.to_pylist(), None], dtype=object)[:-1]  # an array of one dimension, of lists too
@@ -100,7 +100,7 @@ class Batches:
         encoded = [self.columns[place] for place in category_sets]
         for row, columns in arrays(self, encoded) if encoded else ():
             for column, collected, values in zip(encoded, category_sets.values(), columns, strict=True):
-                collected.add_block(*words_of(values, self.name, column.shown), row)
+                collected.add_block(*_words_of(values, self.name, column.shown), row)
         return self
 
 
@@ -127,7 +127,7 @@ class _ParquetBatches(Batches):
 
 
 def arrays(
-    source: Batches, columns: Sequence[ArrowColumn], groups: Sequence[int] | None = None
+    source: Batches, columns: Sequence[_ArrowColumn], groups: Sequence[int] | None = None
 ) -> Iterator[tuple[int, list[pa.Array]]]:
     """Yield the first row of each batch of some groups, or of all, and its values by column; lists must be even."""
     groups = range(len(source.starts) - 1) if groups is None else groups
@@ -163,11 +163,11 @@ def _plain(values: pa.Array) -> pa.Array:
 
 
 @dataclass
-class ArrowRows(base.Rows):
+class _ArrowRows(base.Rows):
     """The rows of record batches, some of their columns; of categories their `category_codes`."""
 
     source: Batches
-    columns: list[ArrowColumn]
+    columns: list[_ArrowColumn]
     dtype: base.DType
     gaps: bool  # whether values may be missing
     fitted: tuple[Column, ...] = ()  # what the columns become, if some of them hold categories
@@ -191,11 +191,11 @@ class ArrowRows(base.Rows):
                     where = f"row {row + int(np.argmax(values.is_null()))}, column {column.shown}"
                     raise faults.missing_value(name, where, "a missing value (null)")
                 if self.fitted and self.fitted[place].categories is not None:
-                    words, where = words_of(values, name, column.shown), f"column {column.shown}"
+                    words, where = _words_of(values, name, column.shown), f"column {column.shown}"
                     codes = cols.category_codes(*words, self.fitted[place], self.ignore_unknown, name, where, row)
                     piece[:, place] = codes
                 else:
-                    piece[:, place] = as_numbers(values)
+                    piece[:, place] = _as_numbers(values)
             yield row, piece
 
 
@@ -212,13 +212,13 @@ def open_batches(source: Batches, request: base.Request) -> base.Table:
     plain = [column for column, has in zip(columns, chosen.have_categories, strict=True) if not has]
     gaps = chosen.features.missing != "refuse"
     _check_types(source, plain, gaps)
-    kinds = [number_type(_type_of(source.schema, column)) for column in plain]
+    kinds = [_number_type(_type_of(source.schema, column)) for column in plain]
     # missing values become NaN
     kinds = [np.dtype(np.float64) if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None]
     dtype = np.result_type(*kinds, *([np.float64] if encoded else []))
     # of a wide table they would take much room in tasks
     slim = replace(source, columns=[], titles=None, schema=pa.schema([]))
-    rows = ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
+    rows = _ArrowRows(slim, columns, dtype, gaps, encoded, fitted is not None and fitted.handle_unknown == "ignore")
     before = sum(place < label for place in source.hidden) if label is not None else 0
     table = base.Table(
         name,
@@ -258,7 +258,7 @@ def _open_typed(source: Batches, request: base.Request) -> base.Table:
     columns = _columns(source, [title for title in schema.names if title not in index])
     titles = [str(column.title) for column in columns]
     cols.check_names(name, titles)
-    named = ArrowColumn(index[0], index[0]) if len(index) == 1 else None
+    named = _ArrowColumn(index[0], index[0]) if len(index) == 1 else None
     return open_batches(replace(source, columns=columns, titles=titles, index=named), request)
 
 
@@ -267,34 +267,21 @@ def _held(table: base.Table) -> base.Table:
     key, pieces = base.content_digest(matrix), None
     if labels is not None:
         key, pieces = base.digest(key, base.content_digest(labels)), partial(iter, [labels])
-    held: dict[str, Any] = {
-        "rows": base.MatrixRows(matrix),
-        "resident_bytes": matrix.nbytes,
-        "row_names": table.sample_names,
-    }
-    return replace(table, **held, fingerprint=key, label_pieces=pieces)
+    held = {"rows": base.MatrixRows(matrix), "resident_bytes": matrix.nbytes, "row_names": table.sample_names}
+    return replace(table, **held, fingerprint=key, label_pieces=pieces)  # type: ignore[arg-type]
 
 
-def _columns(source: Batches, names: Sequence[str]) -> list[ArrowColumn]:
+def _columns(source: Batches, names: Sequence[str]) -> list[_ArrowColumn]:
     """Return the columns of the table: lists of numbers are one for each of their places."""
     columns = []
     for name in names:
-        width = _list_width(source, name)
-        titles = [f"{name}_{item}" for item in range(width)]
-        columns += [ArrowColumn(title, name, item, width) for item, title in enumerate(titles)]
-        columns += [] if titles else [ArrowColumn(name, name)]
+        kind, width = source.schema.field(name).type, 0
+        if hasattr(kind, "value_field") and _number_type(kind.value_type) is not None:
+            first = None if pa.types.is_fixed_size_list(kind) else _first_value(source, name)
+            width = len(first[1]) if first is not None else getattr(kind, "list_size", 0)
+        columns += [_ArrowColumn(f"{name}_{item}", name, item, width) for item in range(width)]
+        columns += [] if width else [_ArrowColumn(name, name)]
     return columns
-
-
-def _list_width(source: Batches, name: str) -> int:
-    """Return the number of values of a column's lists of numbers, 0 for any other column."""
-    kind = source.schema.field(name).type
-    if not hasattr(kind, "value_field") or number_type(kind.value_type) is None:
-        return 0
-    if pa.types.is_fixed_size_list(kind):
-        return int(kind.list_size)
-    found = _first_value(source, name)
-    return 0 if found is None else len(found[1])
 
 
 def _first_value(source: Batches, name: str) -> tuple[int, pa.Scalar] | None:
@@ -307,10 +294,10 @@ def _first_value(source: Batches, name: str) -> tuple[int, pa.Scalar] | None:
     return None
 
 
-def words_of(values: pa.Array, name: str, shown: str) -> tuple[list[Category], AnyArray]:
+def _words_of(values: pa.Array, name: str, shown: str) -> tuple[list[Category], AnyArray]:
     """Return the different values of a column, and the place of each row's among them, -1 where it is null."""
-    if holds_numbers(values.type):
-        numbers, places = np.unique(as_numbers(values).astype(np.float64), return_inverse=True)
+    if _holds_numbers(values.type):
+        numbers, places = np.unique(_as_numbers(values).astype(np.float64), return_inverse=True)
         return numbers.tolist(), places
     if pa.types.is_boolean(values.type):
         texts = pc.if_else(values, "True", "False")
@@ -323,7 +310,7 @@ def words_of(values: pa.Array, name: str, shown: str) -> tuple[list[Category], A
     return words.dictionary.to_pylist(), words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
 
 
-def holds_numbers(kind: pa.DataType) -> bool:
+def _holds_numbers(kind: pa.DataType) -> bool:
     """Return whether categories of this type are numbers; truth values are text, as in text files and data frames."""
     kind = _decoded(kind)
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
@@ -333,7 +320,7 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def as_numbers(values: pa.Array) -> AnyArray:
+def _as_numbers(values: pa.Array) -> AnyArray:
     """Return a column of numbers, NaN where one is missing."""
     if values.null_count or pa.types.is_decimal(values.type):
         values = values.cast(pa.float64(), safe=False)  # safe, it refuses whole numbers beyond 2^53
@@ -341,13 +328,13 @@ def as_numbers(values: pa.Array) -> AnyArray:
     return numbers
 
 
-def is_text(kind: pa.DataType) -> bool:
+def _is_text(kind: pa.DataType) -> bool:
     """Return whether a column holds text, of any of Arrow's kinds."""
     kind = _decoded(kind)
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def number_type(kind: pa.DataType) -> base.DType | None:
+def _number_type(kind: pa.DataType) -> base.DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers; nulls alone are missing numbers."""
     kind = _decoded(kind)
     if pa.types.is_decimal(kind) or pa.types.is_null(kind):
@@ -357,12 +344,12 @@ def number_type(kind: pa.DataType) -> base.DType | None:
     return None
 
 
-def _type_of(schema: pa.Schema, column: ArrowColumn) -> pa.DataType:
+def _type_of(schema: pa.Schema, column: _ArrowColumn) -> pa.DataType:
     kind = schema.field(column.name).type
     return kind if column.item is None else kind.value_type
 
 
-def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> None:
+def _check_types(source: Batches, columns: list[_ArrowColumn], gaps: bool) -> None:
     """Raise ``BadInput`` for columns that hold no numbers; says their types and the first one's first value."""
     name, kinds = source.name, {column.shown: _type_of(source.schema, column) for column in columns}
     bare = [shown for shown, kind in kinds.items() if pa.types.is_null(kind)]
@@ -370,7 +357,7 @@ def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> Non
         seen = f"no value in the columns {faults.listing(bare)}"
         allowed, otherwise = "a value in some rows of each column", "every distance would be undefined"
         raise BadInput(name, seen, allowed, otherwise, "drop these columns (drop_columns, --drop-columns)")
-    other = [column for column in columns if number_type(kinds[column.shown]) is None]
+    other = [column for column in columns if _number_type(kinds[column.shown]) is None]
     if not other:
         return
     titles = faults.listing([f"{column.shown} ({kinds[column.shown]})" for column in other])
@@ -378,7 +365,7 @@ def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> Non
     if first is not None:
         value = str(first[1].as_py())[:40]
         found += f", the first is {value!r} in row {first[0]} of column {other[0].shown}"
-    raise _no_numbers(name, found, all(is_text(kinds[column.shown]) for column in other))
+    raise _no_numbers(name, found, all(_is_text(kinds[column.shown]) for column in other))
 
 
 def _no_numbers(name: str, found: str, text: bool) -> BadInput:
@@ -439,24 +426,21 @@ def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files
     kinds = dict(zip(schema.names, schema.types, strict=True))
     for file in others:
         own, name, found = dict(zip(schemas[file].names, schemas[file].types, strict=True)), stamps[file].name, ""
-        for title in sorted({*kinds} | {*own}):
-            if title not in own or title not in kinds:
-                there, other = (file, first) if title in own else (first, file)
-                name, found = stamps[there].name, f"a column {title!r}, which {called[other]} does not have"
-            else:
-                both = (_decoded(kinds[title]), _decoded(own[title]))
-                pair = [pa.schema([("", pa.string() if is_text(kind) else kind)]) for kind in both]
-                try:
-                    kinds[title] = pa.unify_schemas(pair, promote_options="permissive").field(0).type
-                except pa.ArrowException:
-                    found = f"column {title!r} of type {own[title]}, which is {kinds[title]} in {called[first]}"
-            if found:
-                allowed, otherwise = (
-                    "the same columns in every part",
-                    "values would be missing, or be compared with others",
-                )
-                remedy = "write that part again with the columns of the others, or name one of the parts alone"
-                faults.throw(BadInput(name, found, allowed, otherwise, remedy))
+        for title in sorted({*kinds} ^ {*own})[:1]:
+            there, other = (file, first) if title in own else (first, file)
+            name, found = stamps[there].name, f"a column {title!r}, which {called[other]} does not have"
+        for title in {} if found else kinds:
+            pair = [_decoded(kind) for kind in (kinds[title], own[title])]
+            parts = [pa.schema([("", pa.string() if _is_text(kind) else kind)]) for kind in pair]
+            try:
+                kinds[title] = pa.unify_schemas(parts, promote_options="permissive").field(0).type
+            except pa.ArrowException:
+                found = f"column {title!r} of type {own[title]}, which is {kinds[title]} in {called[first]}"
+        if found:
+            allowed = "the same columns in every part"
+            otherwise = "values would be missing, or be compared with others"
+            remedy = "write that part again with the columns of the others, or name one of the parts alone"
+            faults.throw(BadInput(name, found, allowed, otherwise, remedy))
     return pa.schema(list(kinds.items()) if others else schema, metadata=schema.metadata)
 
 
@@ -479,7 +463,7 @@ class FrameBatches(Batches):
             frame=frame,
         )
 
-    def values(self, column: ArrowColumn) -> Iterator[AnyArray]:
+    def values(self, column: _ArrowColumn) -> Iterator[AnyArray]:
         yield np.asarray(self.frame.iloc[:, int(column.name)].to_numpy(dtype=object))
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
@@ -499,10 +483,10 @@ class FrameBatches(Batches):
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         kind = array.type
-        if is_text(kind) or (has_categories and (holds_numbers(kind) or pa.types.is_boolean(kind))):
+        if _is_text(kind) or (has_categories and (_holds_numbers(kind) or pa.types.is_boolean(kind))):
             return array
-        if number_type(kind) is not None and not has_categories:
-            return pa.array(as_numbers(array))
+        if _number_type(kind) is not None and not has_categories:
+            return pa.array(_as_numbers(array))
         values = column.to_numpy(dtype=object)
         if not has_categories:
             texts = [str(value) if isinstance(value, str | bytes) else None for value in values]

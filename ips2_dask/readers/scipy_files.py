@@ -135,30 +135,25 @@ def _is_sparse_group(node: Node) -> bool:
     return isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs
 
 
-def _unlinked(file: h5py.File, name: str) -> Node | None:
-    """Return a variable of the file, but nothing that is behind a link."""
-    return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-
-
 def _described(file: h5py.File, name: str) -> tuple[str, bool]:
-    """Return a variable's shape and class, and whether it is a matrix of numbers."""
-    node = _unlinked(file, name)
-    shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
-    is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _class(node) != "char"
-    return f"{shape} {_class(node) if node is not None else 'link'}", is_numeric or _is_sparse_group(node)
+    """Return a variable's shape and class, and whether it is a matrix of numbers; nothing of what is behind a link."""
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink):
+        return "() link", False
+    node = file[name]
+    shape = node.shape[::-1] if is_array(node) and node.shape is not None else ()
+    is_numeric = is_array(node) and is_matrix(shape, node.dtype) and _class(node) != "char"
+    return f"{shape} {_class(node)}", is_numeric or _is_sparse_group(node)
 
 
 def _element(tree: Hdf5Tree, file: h5py.File, variable: str, element: int | None) -> Node:
     """Return the dataset or sparse group that holds a variable, or an element of one."""
-    node = _unlinked(file, variable)
-    if node is None or is_array(node):
-        node = tree.array(file, variable)
-    cells = None
-    if _class(node) == "cell":
-        cells = [file[reference] for reference in node[...].ravel()]  # stored by column, so in MATLAB's order
-    shape = tuple(node.shape[::-1]) if is_array(node) else ()
-    sizes = None if cells is None else [list(cell.shape[::-1]) if is_array(cell) else [] for cell in cells]
-    _check_variable(tree.name, variable, shape, _class(node) or "group", sizes, element)
+    node = tree.get(file, variable)
+    node = tree.array(file, variable) if node is None or is_array(node) else node
+    # references are stored by column, so in MATLAB's order
+    cells = [file[reference] for reference in node[...].ravel()] if _class(node) == "cell" else None
+    shapes = [tuple(one.shape[::-1]) if is_array(one) else () for one in (node, *(cells or ()))]
+    sizes = None if cells is None else [list(shape) for shape in shapes[1:]]
+    _check_variable(tree.name, variable, shapes[0], _class(node) or "group", sizes, element)
     return node if cells is None or element is None else cells[element]
 
 

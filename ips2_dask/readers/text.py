@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from itertools import islice
 from typing import IO, Any, NamedTuple, cast
 
@@ -32,26 +32,19 @@ Types = dict[str, Any]  # of pyarrow, by the names of columns
 
 
 @dataclass(kw_only=True)
-class TextBatches(Batches):
+class _TextBatches(Batches):
     """A text table by blocks of lines, each of which is a group of rows; lines count from 1, bytes and rows from 0."""
 
     stamp: FileStamp
     text: TextFormat
     delimiter: str | None  # None: runs of blanks and tabs
     n_fields: int
-    first: tuple[int, int]  # byte in the unpacked text, and line, that the first row begins at
-    blocks: list[tuple[int, int]] = field(default_factory=list)  # those of each block
-    features: tuple[int, ...] = ()  # the columns that become features
-    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    blocks: list[tuple[int, int]]  # byte in the unpacked text, and line, that the first row of each begins at
+    numbers: dict[int, None] = field(default_factory=dict)  # the columns of features that are read as numbers, in order
+    texts: tuple[int, ...] = ()  # those that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
     held: bool = False
     typed: bool = False
-
-    @cached_property
-    def numbers(self) -> dict[int, None]:
-        """The columns of features that are read as numbers, in order."""
-        texts = set(self.texts)
-        return {column: None for column in self.features if column not in texts}
 
     def title(self, column: int) -> str:
         """Return the name of a column for messages."""
@@ -69,14 +62,15 @@ class TextBatches(Batches):
 
     def digest(self, label: int | None) -> str:
         # what the values depend on besides the bytes of a usual file
-        return self.stamp.digest("text", label, *self.text.given.items(), self.first[0])
+        return self.stamp.digest("text", label, *self.text.given.items(), self.blocks[0][0])
 
     def examined(self, chosen: cols.Chosen, category_sets: dict[int, cols.CategorySet]) -> Batches:
         """Check every value, note where the blocks of lines start, and collect the categories."""
-        texts = tuple(place for place, one in zip(chosen.kept, chosen.have_categories, strict=True) if one)
+        kept = list(zip(chosen.kept, chosen.have_categories, strict=True))
+        texts, numbers = tuple(place for place, one in kept if one), {place: None for place, one in kept if not one}
         gaps, starts, blocks = chosen.features.missing != "refuse", [0], []
-        source = replace(self, features=chosen.kept, texts=texts, gaps=gaps)
-        for block in _text_blocks(source, *self.first):
+        source = replace(self, numbers=numbers, texts=texts, gaps=gaps)
+        for block in _text_blocks(source, *self.blocks[0]):
             batch = _parse_columns(block, source, chosen.kept, starts[-1])
             _check_values(batch, block, source, starts[-1])
             for place, collected in category_sets.items():
@@ -107,7 +101,7 @@ LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 @dataclass(frozen=True)
-class TextBlock:
+class _TextBlock:
     """Some whole rows of a file, in UTF-8 and without comments; where they start, and the number of the first line."""
 
     data: bytes
@@ -163,7 +157,7 @@ def _n_lines(data: bytes) -> int:
     return data.count(b"\n") + (returns - data.count(b"\r\n") if returns else 0)
 
 
-def _text_blocks(source: TextBatches, offset: int, first_line: int) -> Iterator[TextBlock]:
+def _text_blocks(source: _TextBatches, offset: int, first_line: int) -> Iterator[_TextBlock]:
     """Yield a file's rows from ``offset`` on; the same blocks wherever one of them is started from."""
     encoding, read, ended = source.text.encoding, b"", False
     with _decoding(source.name, encoding, first_line), _open_stream(source.stamp.path, encoding) as stream:
@@ -185,13 +179,13 @@ def _text_blocks(source: TextBatches, offset: int, first_line: int) -> Iterator[
                 end = len(read)
                 _check_quotes(read, source, first_line)
             if end:
-                yield TextBlock(_without_comments(read[:end], source), offset, first_line)
+                yield _TextBlock(_without_comments(read[:end], source), offset, first_line)
             offset += end
             first_line += _n_lines(read[:end])
             read = read[end:]
 
 
-def _last_end(data: bytes, source: TextBatches) -> int:
+def _last_end(data: bytes, source: _TextBatches) -> int:
     """Return the end of the last row in ``data`` that ends there, 0 if none does."""
     # a last carriage return may be half of a line end
     end = max(data.rfind(b"\n"), data.rfind(b"\r", 0, len(data) - 1)) + 1
@@ -201,7 +195,7 @@ def _last_end(data: bytes, source: TextBatches) -> int:
     return max((row.end() for row in rows if row[4] and row.end() <= end), default=0)
 
 
-def _check_quotes(data: bytes, source: TextBatches, first_line: int) -> None:
+def _check_quotes(data: bytes, source: _TextBatches, first_line: int) -> None:
     """Raise ``BadInput`` where quotes do not end in ``data``, which has a row's start at its own."""
     for row in source.rows_of(data) if b'"' in data else ():
         if row.start(1) >= 0 or row.start(2) >= 0:
@@ -211,7 +205,7 @@ def _check_quotes(data: bytes, source: TextBatches, first_line: int) -> None:
             raise BadInput(source.name, found, "quotes in pairs", otherwise, "take that quote out, or end it")
 
 
-def _without_comments(data: bytes, source: TextBatches) -> bytes:
+def _without_comments(data: bytes, source: _TextBatches) -> bytes:
     """Return rows without what follows a comment's mark; line ends stay, so that lines keep their numbers."""
     if source.text.comment is None or source.text.comment.encode() not in data:
         return data
@@ -231,7 +225,7 @@ class _Row(NamedTuple):
     fields: list[str]
 
 
-def _rows(block: TextBlock, row_format: tuple[str | None, str | None], name: str, errors: str) -> Iterator[_Row]:
+def _rows(block: _TextBlock, row_format: tuple[str | None, str | None], name: str, errors: str) -> Iterator[_Row]:
     """Yield the rows that are not blank; their format is a delimiter and a comment's mark."""
     line = block.first_line
     for row in _row_pattern(*row_format).finditer(block.data):
@@ -248,7 +242,9 @@ def _line_of(line: int, fields: list[str], column: int) -> int:
     return line + sum(_n_lines(field.encode()) for field in fields[:column])
 
 
-def _parse_columns(block: TextBlock, source: TextBatches, columns: Sequence[int], first_row: int = 0) -> pa.RecordBatch:
+def _parse_columns(
+    block: _TextBlock, source: _TextBatches, columns: Sequence[int], first_row: int = 0
+) -> pa.RecordBatch:
     """Return some columns of a block, named by their numbers: numbers, missing ones as nulls, and texts."""
     types = {str(column): pa.float64() if column in source.numbers else pa.string() for column in columns}
     if not block.data.strip():
@@ -268,7 +264,7 @@ def _parse_columns(block: TextBlock, source: TextBatches, columns: Sequence[int]
     return batch
 
 
-def _parse(block: TextBlock, source: TextBatches, types: Types) -> pa.Table:
+def _parse(block: _TextBlock, source: _TextBatches, types: Types) -> pa.Table:
     data = block.data
     if source.delimiter is None:
         data = data.replace(b"\t", b" ").replace(b"\r\n", b"\n")
@@ -285,7 +281,7 @@ def _parse(block: TextBlock, source: TextBatches, types: Types) -> pa.Table:
     return pacsv.read_csv(pa.BufferReader(data), read_options=read, parse_options=split, convert_options=convert)
 
 
-def _parse_slowly(block: TextBlock, source: TextBatches, types: Types, first_row: int) -> pa.RecordBatch:
+def _parse_slowly(block: _TextBlock, source: _TextBatches, types: Types, first_row: int) -> pa.RecordBatch:
     """Return columns of a block as `_parse_columns` does, field by field, and raise its first fault."""
     columns: dict[int, list[str | float]] = {int(column): [] for column in types}
     text: dict[int, tuple[str, list[str]]] = {}  # column: where its first text is, and its texts
@@ -322,7 +318,7 @@ def _parse_slowly(block: TextBlock, source: TextBatches, types: Types, first_row
     return pa.record_batch([pa.array(columns[int(one)], kind) for one, kind in types.items()], names=[*types])
 
 
-def _check_values(batch: pa.RecordBatch, block: TextBlock, source: TextBatches, first_row: int) -> None:
+def _check_values(batch: pa.RecordBatch, block: _TextBlock, source: _TextBatches, first_row: int) -> None:
     """Raise ``BadInput`` for a value that is missing, infinite or too large; says the line and quotes the field."""
 
     def fault(row: int, column: int, more: str = "") -> BadInput:
@@ -352,7 +348,7 @@ def _check_values(batch: pa.RecordBatch, block: TextBlock, source: TextBatches, 
             raise fault(int(np.argmax(missing)), column)
 
 
-def _check_marks(categories: tuple[Category, ...], source: TextBatches, column: int) -> None:
+def _check_marks(categories: tuple[Category, ...], source: _TextBatches, column: int) -> None:
     """Refuse categories that are all numbers, some of them with marks between thousands."""
     words = [word for word in categories if isinstance(word, str) and cols.category_number(word) is None]
     settings = "" if source.text.given.keys() & {"thousands", "decimal"} else _number_format([words])
@@ -432,17 +428,15 @@ def _split_line(line: str, delimiter: str | None) -> list[str]:
 
 def _head(request: Request) -> tuple[str | None, list[_Row]]:
     """Return the delimiter of a text file, None for runs of blanks, and its first rows."""
-    head, ended = b"", False
-    with _decoding(request.name, request.text.encoding, 1), _open_stream(request.path, request.text.encoding) as stream:
-        while not ended:
+    head, encoding = b"", request.text.encoding
+    with _decoding(request.name, encoding, 1), _open_stream(request.path, encoding) as stream:
+        while True:
             size = len(head) + max(PIECE_BYTES, len(head))
             head += stream.read(size - len(head))
             ended = len(head) < size
-            delimiter, rows = _first_rows(
-                *_table_start(head, request.text, ended, request.name), request.text, ended, request.name
-            )
-            ended = ended or len(rows) > 1
-    return delimiter, rows
+            delimiter, rows = _first_rows(*_table_start(head, request, ended), request, ended)
+            if ended or len(rows) > 1:
+                return delimiter, rows
 
 
 def open_text(request: Request) -> Table:
@@ -478,7 +472,7 @@ def open_text(request: Request) -> Table:
     label = None if labels_column is None else cols.find_column(name, labels_column, names, len(first))
     index = 0 if names and names[0] == "" and label != 0 and len(names) > 1 else None
     row, columns = rows[1] if header else rows[0], numbered_columns(names, len(first))
-    source = TextBatches(
+    source = _TextBatches(
         name=name,
         starts=[0],
         columns=columns,
@@ -490,7 +484,7 @@ def open_text(request: Request) -> Table:
         text=text,
         delimiter=delimiter,
         n_fields=len(first),
-        first=(row.offset, row.line),
+        blocks=[(row.offset, row.line)],
     )
     return open_batches(source, request)
 
@@ -503,13 +497,14 @@ def _begins_as_of_r(rows: list[list[str]], text: TextFormat) -> bool:
     return all(_number(b.strip(), text) is None for a, b in below if _number(a.strip(), text) is None)
 
 
-def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple[TextBlock, str | None]:
+def _table_start(head: bytes, request: Request, ended: bool) -> tuple[_TextBlock, str | None]:
     """Return a table's lines, after a byte order mark and what is left out, and its delimiter if a line says it."""
+    text = request.text
     if text.encoding == UTF_8 and (head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in head[:4096]):
         found = "bytes that are not text in UTF-8 (UTF-16, or a binary file)"
         allowed = "text in UTF-8, or in the encoding that is given"
         remedy = "give encoding='utf-16' (--encoding utf-16), or the file the ending of its format"
-        raise BadInput(name, found, allowed, "its numbers can't be told from one another", remedy)
+        raise BadInput(request.name, found, allowed, "its numbers can't be told from one another", remedy)
     offset, line, delimiter = len(BOM) if head.startswith(BOM) else 0, 1 + text.skip_lines, text.delimiter
     ends = [match.end() for match in islice(LINE_END.finditer(head, offset), text.skip_lines)]
     if text.skip_lines:
@@ -517,26 +512,22 @@ def _table_start(head: bytes, text: TextFormat, ended: bool, name: str) -> tuple
     if match := SEPARATOR_LINE.match(head, offset):
         offset, line, delimiter = match.end(), line + 1, delimiter or match[1].decode("ascii", "replace")
     stop = len(head) if ended else max(head.rfind(b"\n"), head.rfind(b"\r")) + 1  # a character may be half there
-    return TextBlock(head[offset:stop], offset, line), delimiter
+    return _TextBlock(head[offset:stop], offset, line), delimiter
 
 
-def _first_rows(
-    block: TextBlock, given: str | None, text: TextFormat, ended: bool, name: str
-) -> tuple[str | None, list[_Row]]:
+def _first_rows(block: _TextBlock, given: str | None, request: Request, ended: bool) -> tuple[str | None, list[_Row]]:
     """Return the delimiter, None for runs of blanks, and the first rows; whole ones, unless the file has ``ended``."""
-    candidates = (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal)
-    best: tuple[int, str | None, list[_Row]] = (-1, ",", [])
-    for mark in candidates:
-        row_format = None if mark == " " else mark, text.comment
-        rows = list(islice(_rows(block, row_format, name, "strict"), SAMPLE_ROWS + 1))
+    text, found = request.text, []
+    for mark in (given,) if given else sorted(DELIMITERS, key=lambda mark: mark == text.decimal):
+        delimiter = None if mark == " " else mark
+        rows = list(islice(_rows(block, (delimiter, text.comment), request.name, "strict"), SAMPLE_ROWS + 1))
         rows = rows[:SAMPLE_ROWS] if ended or len(rows) > SAMPLE_ROWS else rows[:-1]  # the last one may be half a row
         sizes = Counter(len(row.fields) for row in rows)
-        agreement = max((number for fields, number in sizes.items() if fields > 1), default=0)
-        if agreement > best[0]:  # the first of equals
-            best = (agreement, row_format[0], rows)
-    if best[0] == 0 and given is None:  # one column
-        return _first_rows(block, "\t" if text.decimal == "," else ",", text, ended, name)
-    return best[1], best[2]
+        found.append((max((number for fields, number in sizes.items() if fields > 1), default=0), delimiter, rows))
+    agreement, delimiter, rows = max(found, key=lambda one: one[0])  # the first of equals
+    if agreement == 0 and given is None:  # one column
+        return _first_rows(block, "\t" if text.decimal == "," else ",", request, ended)
+    return delimiter, rows
 
 
 def _header(request: Request, rows: list[list[str]]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import posixpath
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -36,7 +38,7 @@ Selection = slice | tuple[slice, ...] | EllipsisType
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
-HEAP = b"GCOL"
+HEAP, HEAP_OBJECT = b"GCOL", struct.Struct("<H6xQ")
 HEAPS_BYTES = 1 << 28  # files up to this size are searched for broken heaps, which takes up to a tenth of a second
 
 # Codecs that only pack, shuffle or scale numbers, or hold text. Others exist that unpickle what a chunk holds.
@@ -125,9 +127,9 @@ class ArrayRows(base.Rows):
 def open_zarr_array(array: ZarrArray, request: base.Request) -> base.Table:
     """Return the table of an array the caller has opened."""
     name, store = "the Zarr array given", array.store_path.store
-    tree = ZarrTree(name, array)
+    tree = _ZarrTree(name, array)
     if isinstance(store, LocalStore):
-        tree = ZarrTree(name, os.path.join(os.path.abspath(store.root), array.store_path.path))
+        tree = _ZarrTree(name, os.path.join(os.path.abspath(store.root), array.store_path.path))
     with tree.open() as root:
         table = tree.dense(root, "", request.transpose)
         if isinstance(store, MemoryStore):  # which pickles as an empty one, and then gives fill values
@@ -209,22 +211,19 @@ class Hdf5Tree(Tree):
         with faults.reading(self.name), h5py.File(self.stamp.path, "r", locking="best-effort") as file:
             yield file
 
-    def get(self, root: h5py.File, path: str) -> Node | None:
+    def get(self, root: h5py.File, path: str, n_links: int = 0) -> Node | None:
         """As of `Tree`; raises ``BadInput`` if a link on the way points to another file."""
-        parts, node, n_links = [part for part in path.split("/") if part], root, 0
-        while parts:
-            part = parts.pop(0)
+        node, parts = root, [part for part in path.split("/") if part not in ("", ".")]
+        for place, part in enumerate(parts, 1):
             link = node.get(part, getlink=True) if isinstance(node, h5py.Group) else None
             if isinstance(link, h5py.ExternalLink):
                 raise faults.outside(self.name, f"an external link, {path!r}, to {link.filename!r}")
             if isinstance(link, h5py.SoftLink):
-                n_links += 1
-                parts = [piece for piece in link.path.split("/") if piece not in ("", ".")] + parts
-                node = root if link.path.startswith("/") else node
-            else:
-                node = None if link is None else node[part]
-            if node is None or n_links > MOST_LINKS:
+                target = posixpath.join(*parts[: place - 1], link.path, *parts[place:])
+                return self.get(root, target, n_links + 1) if n_links < MOST_LINKS else None
+            if link is None:
                 return None
+            node = node[part]
         return node
 
     def members(self, root: h5py.File) -> list[tuple[str, Node]]:
@@ -249,11 +248,11 @@ class Hdf5Tree(Tree):
             otherwise = "a plug-in from outside of this package would have to be loaded"
             remedy = "write the dataset again with gzip, for instance with h5repack -f GZIP=4"
             raise BadInput(self.name, f"the HDF5 filter {unknown[0]} on {array.name!r}", allowed, otherwise, remedy)
-        short: list[int] = []  # chunks shorter than their checksum: libhdf5 reads on, and ends the process
+        sizes = [FLETCHER32_BYTES]  # a chunk may be shorter than its checksum: libhdf5 reads on, and ends the process
         if FLETCHER32 in filters:
-            array.id.chunk_iter(lambda chunk: short.append(chunk.size) if chunk.size < FLETCHER32_BYTES else None)
-        if short:
-            found = f"a chunk of {array.name!r} has {short[0]} bytes, its checksum 4"
+            array.id.chunk_iter(lambda chunk: sizes.append(chunk.size))
+        if min(sizes) < FLETCHER32_BYTES:
+            found = f"a chunk of {array.name!r} has {min(sizes)} bytes, its checksum {FLETCHER32_BYTES}"
             raise faults.unreadable(self.name, ValueError(found))
 
 
@@ -271,9 +270,7 @@ def _check_heaps(path: str, name: str) -> None:
             end = min(start + int.from_bytes(data[start + 8 : start + 16], "little"), len(data))
             position = start + 16
             while position + 16 <= end:
-                number, size = (
-                    int.from_bytes(data[position + a : position + b], "little") for a, b in ((0, 2), (8, 16))
-                )
+                number, size = HEAP_OBJECT.unpack_from(data, position)
                 step = 16 + (size + 7) // 8 * 8 if number else size
                 if step % (1 << 64) == 0:
                     raise faults.unreadable(name, ValueError(f"the heap at byte {start} has an object of no size"))
@@ -281,7 +278,7 @@ def _check_heaps(path: str, name: str) -> None:
             start = data.find(HEAP, start + 1)
 
 
-class ZarrTree(Tree):
+class _ZarrTree(Tree):
     """A Zarr group or array on disk or behind a URL, opened once in each process, or an array that is open already."""
 
     kind = "array"
@@ -293,7 +290,7 @@ class ZarrTree(Tree):
         self.parallel = isinstance(place, str) or isinstance(place.store_path.store, LocalStore | FsspecStore)
 
     def __reduce__(self) -> tuple[type, tuple[str, str | ZarrArray]]:
-        return ZarrTree, (self.name, self._place)
+        return _ZarrTree, (self.name, self._place)
 
     @contextmanager
     def open(self) -> Iterator[Node]:
@@ -383,7 +380,7 @@ def open_tree(request: base.Request) -> base.Table:
     wanted, path = request.labels_column, request.path
     is_file = os.path.isfile(path)
     zarr_place = path if is_remote(path) else os.path.abspath(path)
-    tree = Hdf5Tree(base.FileStamp.of(request)) if is_file else ZarrTree(request.name, zarr_place)
+    tree = Hdf5Tree(base.FileStamp.of(request)) if is_file else _ZarrTree(request.name, zarr_place)
     with tree.open() as root:
         located = _locate(tree, root, request.member)
         if located is None and path.lower().endswith(".h5ad"):
@@ -498,7 +495,7 @@ def _matrices(tree: Tree, root: Node, below: str) -> list[str]:
 
 
 @dataclass
-class FrameRows(base.Rows):
+class _FrameRows(base.Rows):
     """The rows of a data frame of numbers, which is stored by columns."""
 
     tree: Tree
@@ -528,7 +525,7 @@ def _frame_table(tree: Tree, root: Node, path: str) -> base.Table:
     kinds = [np.float64 if kind == "nullable" else node.dtype for kind, node, _ in columns.values()]
     shape = base.check_shape(tree.name, (nodes[0].shape[0] if nodes else 0, len(nodes)))
     fingerprint = tree.digest(root, [place for _, _, place in columns.values()], "frame", path, titles)
-    rows = FrameRows(tree, [f"{path}/{title}" for title in titles])
+    rows = _FrameRows(tree, [f"{path}/{title}" for title in titles])
     return base.Table(tree.name, shape, np.result_type(*kinds), rows, fingerprint, feature_names=titles)
 
 

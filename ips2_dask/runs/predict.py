@@ -19,10 +19,11 @@ from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.choices import partition_bounds
-from ips2_dask.readers import Source, check_block, features_of, is_text_file, open_source
-from ips2_dask.readers.base import LazySource, Table
+from ips2_dask.readers import Source, check_block, is_text_file, open_source
+from ips2_dask.readers.base import Table
 from ips2_dask.readers.columns import columns_of_numbers, match_columns
-from ips2_dask.readers.features import HANDLE_UNKNOWN, TextFormat, check_word
+from ips2_dask.readers.dask_collections import DaskTable
+from ips2_dask.readers.features import TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import metric_views
@@ -66,7 +67,6 @@ def open_new(
     client: Client | None,
 ) -> Source:
     """New samples with the run's columns in its order: `Run.open_new`."""
-    check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
     check_client(client)
     columns = dataclasses.replace(run.columns, handle_unknown=handle_unknown)
     as_run = run.text_format if text is None and is_text_file(X) else None
@@ -89,10 +89,10 @@ def opened(run: Results, X: Any, handle_unknown: str, text: TextFormat | None, c
     if not isinstance(X, Source):
         return open_new(run, X, None, False, handle_unknown, text, client)
     own = None if run.feature_names is None else run.feature_names.tolist()
-    made = run.features is not None and (X.feature_names is None or features_of(X) is not None)
+    made = run.features is not None and (X.feature_names is None or X.fitted is not None)
     if made or X.feature_names == own:
         return X
-    if isinstance(X, Table) and not isinstance(X, LazySource):
+    if isinstance(X, Table) and not isinstance(X, DaskTable):
         return _light(run, columns_of_numbers(X, run.columns))
     if match_columns(X.name, run.columns, X.feature_names, X.shape[1]) != tuple(range(X.shape[1])):
         found = "columns in another order than the run's"
@@ -138,7 +138,7 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
             source.name, f"{source.shape[1]} features", allowed, why, "give the columns that the run was given"
         )
     bounds = partition_bounds(*source.shape)
-    lazy = isinstance(source, LazySource)
+    lazy = isinstance(source, DaskTable)
     if client is None or context.store.location is None or not (lazy or source.parallel):
         inner = dataclasses.replace(context, threads=usable_cores())
         for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
@@ -165,7 +165,7 @@ def predict(context: Context, source: Source, client: Client | None = None) -> P
 
 def _tasks(context: Context, source: Source, client: Client, bounds: tuple[int, ...]) -> Iterator[Future]:
     """A future a block, made when it is asked for."""
-    if isinstance(source, LazySource):
+    if isinstance(source, DaskTable):
         names = source.name, source.feature_names
         for first, rows in zip(bounds, source.delayed_blocks(bounds), strict=False):
             yield client.submit(_predict_rows, context, *names, first, client.compute(rows), pure=False)

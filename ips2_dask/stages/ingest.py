@@ -16,7 +16,7 @@ from ips2_dask.kernels import ingest as kernel
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params, check_shape
 from ips2_dask.plan.choices import Choices
-from ips2_dask.readers import check_block, features_of
+from ips2_dask.readers import check_block
 from ips2_dask.readers.base import NeighborDistances
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
@@ -199,7 +199,7 @@ def _distances(context: Context, b: int) -> Float64:
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store X by partition and the known labels; returns counts and warnings."""
     source, store, folder = context.source, context.store, context.folders["ingest"]
-    fitted = features_of(source)
+    fitted = source.fitted
     # integers lack nothing; but new samples may, so that their medians are looked for all the same
     rule = "refuse" if fitted is None else fitted.missing
     staged = not source.parallel or rule != "refuse"

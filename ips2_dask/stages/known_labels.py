@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from ips2_dask.readers import Source
+from ips2_dask.readers.base import rebatch
 from ips2_dask.readers.labels import classes_of
 from ips2_dask.store.context import Context
 from ips2_dask.typing import Int32
@@ -36,7 +37,7 @@ def store_codes(context: Context, source: Source) -> list[str] | None:
     buckets = [bucket_name(number) for number in range(math.ceil(context.m / BUCKET_ROWS))]
     there = store.receipts(folder, buckets)
     if len(there) < len(buckets):
-        for bucket, codes in zip(buckets, classes.codes(BUCKET_ROWS), strict=True):
+        for bucket, codes in zip(buckets, rebatch(classes.pieces(), BUCKET_ROWS), strict=True):
             if bucket not in there:
                 store.write(folder, bucket, {"known": codes}, {})
     return [str(name) for name in classes.names]

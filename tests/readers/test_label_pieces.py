@@ -15,13 +15,14 @@ from test_readers import FORMATS, M, write_frame, written
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, open_source, records, text
-from ips2_dask.readers.labels import Classes, CodeReader, classes_of
+from ips2_dask.readers.base import rebatch
+from ips2_dask.readers.labels import Classes, classes_of
 
 PIECE = 8
 """Labels of a piece, at most, in these tests."""
 
-WHOLE = {"mat", "mat-plain", "mat-sparse", "mtx", "mtx.gz"}
-"""Formats whose files are read whole."""
+WHOLE = {"mat", "mat-plain", "mat-sparse", "mtx", "mtx.gz", "npz", "npz-packed", "npz-fortran"}
+"""Formats whose files, or labels in them, are read whole."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def check(source: Source) -> None:
     assert classes.names.dtype.kind == names.dtype.kind
     np.testing.assert_array_equal(classes.names, names)
     for rows in (1, 7, M, 1000):
-        blocks = list(classes.codes(rows))
+        blocks = list(rebatch(classes.pieces(), rows))
         assert {len(block) for block in blocks[:-1]} <= {rows}
         assert all(block.dtype == np.int32 for block in blocks)
         np.testing.assert_array_equal(np.concatenate(blocks), codes.ravel())
@@ -142,7 +143,7 @@ def test_an_array_of_several_rows_and_columns_is_read_in_its_own_order(tmp_path:
         np.savez(tmp_path / "x.npz", X=np.arange(72.0).reshape(36, 2), y=y.reshape(4, 9, order="C").copy(order))  # type: ignore[call-overload]
         source = open_source(f"{tmp_path / 'x.npz'}::X", labels_column="y")
         np.testing.assert_array_equal(source.labels(), y)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(np.concatenate(list(Classes(source).codes(5))), y)
+        np.testing.assert_array_equal(np.concatenate(list(Classes(source).pieces())), y)
 
 
 def test_a_dask_array_gives_its_labels_by_chunks() -> None:
@@ -155,11 +156,3 @@ def test_a_dask_array_gives_its_labels_by_chunks() -> None:
 def test_labels_in_memory_have_codes_too() -> None:
     check(open_source(pd.DataFrame({"a": np.arange(M), "y": ["auk", "owl"] * 18 + ["wren"]}), labels_column="y"))
     assert classes_of(open_source(np.ones((3, 2)))) is None
-
-
-def test_codes_come_as_many_at_a_time_as_are_asked_for(tmp_path: Path) -> None:
-    source = write_csv(tmp_path, [f"c{i % 5}" for i in range(M)])
-    codes = CodeReader(Classes(source))
-    found = [codes.read(count) for count in (0, 1, 11, 3, 22, 5)]
-    assert [len(each) for each in found] == [0, 1, 11, 3, 22, 0]
-    np.testing.assert_array_equal(np.concatenate(found), np.arange(M) % 5)

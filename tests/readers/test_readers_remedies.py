@@ -585,7 +585,7 @@ CASES: list[Case] = [
         (given(pd.DataFrame(np.tile(X, 9)).rename(columns={0: "A"}), columns=["A", 5, "7-20"]),),
     ),
     Case(
-        f"{FEATURES}: {{}}: choose one of them",
+        "fields.py: {}: choose one of them",
         lambda _: Features(missing="guess"),
         (given(FRAME, missing="refuse"), given(GAPPY, missing="drop"), given(GAPPY, missing="median")),
     ),
@@ -694,7 +694,7 @@ CASES: list[Case] = [
         (lambda _: TextFormat(decimal=",", thousands="."), lambda _: TextFormat(thousands=",")),
     ),
     Case(
-        f"{FEATURES}: skip_lines: give skip_lines=1 (--skip-lines 1), for instance",
+        "fields.py: {}: give {}={} or more",
         lambda _: TextFormat(skip_lines=-1),
         (text("A title\n" + LABELLED, skip_lines=1),),
     ),

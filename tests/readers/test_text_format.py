@@ -16,7 +16,7 @@ from test_bad_input import refused as refused_by_command
 from ips2_dask import Features, Params, TextFormat, open_run, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import Source, features_of, open_source
+from ips2_dask.readers import Source, open_source
 from ips2_dask.reports import command
 
 RNG = np.random.default_rng(0)
@@ -280,7 +280,7 @@ def test_codes_are_categories_of_their_own_in_every_container(column: str, kind:
     table.to_parquet(tmp_path / "x.parquet", index=False)
     given: dict[str, Any] = {"csv": tmp_path / "x.csv", "frame": table, "parquet": tmp_path / "x.parquet"}
     source = open_source(given[kind], features=Features(one_hot=[column]))
-    fitted = features_of(source)
+    fitted = source.fitted
     assert fitted is not None
     categories = fitted.one_hot[0].categories
     assert categories is not None
@@ -303,7 +303,7 @@ def test_a_code_is_no_number_of_a_run_and_warnings_are_none_of_ours(tmp_path: Pa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(BadInput, match="the category '01' in row 1"):
-            opened(tmp_path, "a,n\n1.0,1\n01,2\n", features=features_of(source)).read(0, 2)
+            opened(tmp_path, "a,n\n1.0,1\n01,2\n", features=source.fitted).read(0, 2)
 
 
 @pytest.mark.parametrize("quote", ["", '"'])

@@ -342,35 +342,6 @@ def test_a_source_is_matched_as_what_it_was_opened_from(place: Path) -> None:
     np.testing.assert_array_equal(chosen.predict(made), chosen.labels)
 
 
-class _Own:
-    """A source that is no table of a reader's: whatever has the attributes will do."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        inner = open_source(frame)
-        for name in (
-            "name",
-            "shape",
-            "dtype",
-            "parallel",
-            "resident_bytes",
-            "fingerprint",
-            "feature_names",
-            "sample_names",
-            "read",
-            "blocks",
-            "labels",
-        ):
-            setattr(self, name, getattr(inner, name))
-
-
-def test_the_columns_of_a_callers_own_source_are_taken_by_name(place: Path) -> None:
-    found = open_run(place)
-    np.testing.assert_array_equal(found.predict(_Own(table())), found.labels)
-    np.testing.assert_array_equal(found.predict(_Own(table().iloc[:, ::-1])), found.labels)
-    with pytest.raises(BadInput, match="no column 'mass'"):
-        found.predict(_Own(table().rename(columns={"mass": "weight"})))
-
-
 def test_tasks_take_no_names_of_a_wide_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     f = 1_000
