@@ -81,6 +81,27 @@ def _loop(
     return following
 
 
+def _by_widths(
+    builder: ir.IRBuilder, columns: ir.Value, widths: tuple[int, ...], part: Callable[[ir.Value, int], None]
+) -> None:
+    """Emit ``part(start, width)`` over columns: of the first width as often as it fits, of others once at most.
+
+    They are powers of two, each half of the one before.
+    """
+
+    def widest(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        part(builder.mul(t, ir.Constant(WORD, widths[0])), widths[0])
+        return carried
+
+    whole = builder.udiv(columns, ir.Constant(WORD, widths[0]))
+    with builder.if_then(builder.icmp_unsigned("!=", whole, ir.Constant(WORD, 0))):
+        _loop(builder, whole, [], widest)
+    for width in widths[1:]:
+        left = builder.and_(columns, ir.Constant(WORD, width))
+        with builder.if_then(builder.icmp_unsigned("!=", left, ir.Constant(WORD, 0))):
+            part(builder.and_(columns, ir.Constant(WORD, -2 * width)), width)
+
+
 def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """exp(x) for x <= 0 as 2^n 2^f, |f| <= 1/2; relative error 2e-7, 0 below 2^-126."""
     y = builder.fmul(x, _splat(1.4426950408889634))
@@ -210,82 +231,75 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
     return signature, generate
 
 
-def _tile(width: int, kind: ir.Type) -> Callable[..., None]:
-    """An intrinsic: 8 rows of a block times ``width`` columns, single or double precision."""
+@intrinsic
+def multiply_tile(typing_context, strip, q, x, stride, columns, out, zero):  # type: ignore[no-untyped-def]
+    """out[i] = sum_s strip[s, i] x[s] for i < 8: rows of a block times a multiple of 8 columns.
 
-    @intrinsic
-    def tile(typing_context, strip, q, x, stride, out):  # type: ignore[no-untyped-def]
-        """out[i] = sum_s strip[s, i] x[s] for i < 8; rows of x and out are ``stride`` bytes apart."""
-        del typing_context
-        word = types.uintp
-        signature = types.void(word, word, word, word, word)
+    Rows of x and out, numbers of the type of ``zero``, are ``stride`` bytes apart.
+    """
+    del typing_context
+    word = types.uintp
+    signature = types.void(word, word, word, word, word, word, zero)
 
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context, signature
-            strip, q, x, stride, destination = arguments
-            vector = ir.VectorType(kind, width)
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        del context
+        strip, q, x, stride, columns, destination, zero = arguments
+        kind, single = zero.type, signature.args[6] == types.float32
+
+        def part(start: ir.Value, width: int) -> None:
+            vector, offset = ir.VectorType(kind, width), builder.mul(start, ir.Constant(WORD, 4 if single else 8))
+            at_x, target = builder.add(x, offset), builder.add(destination, offset)
 
             def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                address = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
+                address = builder.inttoptr(builder.add(at_x, builder.mul(s, stride)), vector.as_pointer())
                 row = builder.load(address, align=4)
                 first = builder.mul(s, ir.Constant(WORD, ROWS))
                 new = []
                 for i, total in enumerate(sums):
                     address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
                     value = builder.load(address)
-                    value = value if kind is SINGLE else builder.fpext(value, kind)
+                    value = value if single else builder.fpext(value, kind)
                     term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
                     new.append(builder.fadd(term, total, flags=FUSED))
                 return new
 
-            zero = ir.Constant(vector, [0.0] * width)
-            for total in _loop(builder, q, [zero] * ROWS, column):
-                builder.store(total, builder.inttoptr(destination, vector.as_pointer()), align=4)
-                destination = builder.add(destination, stride)
+            for total in _loop(builder, q, [ir.Constant(vector, [0.0] * width)] * ROWS, column):
+                builder.store(total, builder.inttoptr(target, vector.as_pointer()), align=4)
+                target = builder.add(target, stride)
 
-        return signature, generate
+        _by_widths(builder, columns, WIDTHS if single else (8,), part)
 
-    return tile
-
-
-tile_32, tile_16, tile_8 = (_tile(width, SINGLE) for width in (32, 16, 8))
-double_8 = _tile(8, ir.DoubleType())
+    return signature, generate
 
 
-def _row_sums(width: int) -> Callable[..., None]:
-    """An intrinsic that puts sum_t data[t] x[indices[t], :width] at an address, in one vector of ``width`` floats."""
+@intrinsic
+def _row_sums(typing_context, x, stride, indices, data, n, columns, out):  # type: ignore[no-untyped-def]
+    """sum_t data[t] x[indices[t]] of n entries, n >= 1, and a multiple of 8 columns, in vectors of single precision."""
+    del typing_context
+    word = types.uintp
+    signature = types.void(word, word, word, word, word, word, word)
 
-    @intrinsic
-    def sums(typing_context, x, stride, indices, data, n, out):  # type: ignore[no-untyped-def]
-        del typing_context
-        word = types.uintp
-        signature = types.void(word, word, word, word, word, word)
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        del context, signature
+        x, stride, indices, data, n, columns, destination = arguments
 
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context, signature
-            x, stride, indices, data, n, destination = arguments
+        def part(start: ir.Value, width: int) -> None:
             vector = ir.VectorType(SINGLE, width)
-            target, zero = builder.inttoptr(destination, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
+            at_x = builder.add(x, builder.mul(start, ir.Constant(WORD, 4)))
 
-            def entry(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-                column = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
+            def entry(t: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                row = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
                 value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
-                address = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
+                address = builder.inttoptr(builder.add(at_x, builder.mul(row, stride)), vector.as_pointer())
                 term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
-                return [builder.fadd(term, carried[0], flags=FUSED)]
+                return [builder.fadd(term, sums[0], flags=FUSED)]
 
-            with builder.if_else(builder.icmp_unsigned("==", n, ir.Constant(WORD, 0))) as (empty, filled):
-                with empty:
-                    builder.store(zero, target, align=4)
-                with filled:
-                    builder.store(_loop(builder, n, [zero], entry)[0], target, align=4)
+            (total,) = _loop(builder, n, [ir.Constant(vector, [0.0] * width)], entry)
+            builder.store(total, _address(builder, destination, start, 4, vector), align=4)
 
-        return signature, generate
+        _by_widths(builder, columns, (32, 16, 8), part)
 
-    return sums
-
-
-_sums_32, _sums_16, _sums_8 = (_row_sums(width) for width in (32, 16, 8))
+    return signature, generate
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -296,27 +310,17 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
 
     All are C-contiguous float32 with a multiple of 8 columns; ``indices`` is int32.
     """
-    columns = x.shape[1]
-    stride = types.uintp(4 * columns)
+    columns, stride, width = x.shape[1], types.uintp(4 * x.shape[1]), types.uintp(x.shape[1])
     sums = np.empty(columns, np.float32)
     at_x, at_sums = types.uintp(x.ctypes.data), types.uintp(sums.ctypes.data)
     at_indices, at_data = types.uintp(indices.ctypes.data), types.uintp(data.ctypes.data)
     for r in range(low, high):
-        begin = types.uintp(4 * indptr[r])
-        n = types.uintp(indptr[r + 1] - indptr[r])
-        column = 0
-        while column < columns:
-            offset = types.uintp(4 * column)
-            target = at_sums + offset
-            if columns - column >= 32:
-                _sums_32(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 32
-            elif columns - column >= 16:
-                _sums_16(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 16
-            else:
-                _sums_8(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 8
+        begin, n = types.uintp(4 * indptr[r]), indptr[r + 1] - indptr[r]
+        if n > 0:
+            _row_sums(at_x, stride, at_indices + begin, at_data + begin, types.uintp(n), width, at_sums)
+        else:
+            for t in range(columns):
+                sums[t] = 0
         source, result = own[r], out[r]
         for t in range(columns):
             sums[t] = a * sums[t] + b * source[t]
@@ -346,78 +350,37 @@ def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
     return signature, generate
 
 
-def _part_of_row(width: int, *, adds: bool) -> Callable[..., None]:
-    """An intrinsic on ``width`` numbers of a row at two addresses: target = factor source, or target + source."""
+def _on_row(*, adds: bool) -> Callable[..., None]:
+    """An intrinsic on rows of numbers at two addresses: target = factor source, or target += source.
+
+    Numbers have the type of ``factor``.
+    """
 
     @intrinsic
-    def part(typing_context, source, target, factor):  # type: ignore[no-untyped-def]
+    def on_row(typing_context, source, target, columns, factor):  # type: ignore[no-untyped-def]
         del typing_context
-        signature = types.void(types.uintp, types.uintp, factor)
+        signature = types.void(types.uintp, types.uintp, types.intp, factor)
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             del context
-            kind, size = (SINGLE, 4) if signature.args[2] == types.float32 else (ir.DoubleType(), 8)
-            vector = ir.VectorType(kind, width)
-            source, target = (builder.inttoptr(address, vector.as_pointer()) for address in arguments[:2])
-            values = builder.load(source, align=size)
-            if adds:
-                values = builder.fadd(builder.load(target, align=size), values)
-            else:
-                values = builder.fmul(values, _spread(builder, arguments[2], width))
-            builder.store(values, target, align=size)
+            source, target, columns, factor = arguments
+            size = 4 if signature.args[3] == types.float32 else 8
+
+            def part(start: ir.Value, width: int) -> None:
+                vector = ir.VectorType(factor.type, width)
+                at_source, at_target = (_address(builder, row, start, size, vector) for row in (source, target))
+                values = builder.load(at_source, align=size)
+                if adds:
+                    values = builder.fadd(builder.load(at_target, align=size), values)
+                else:
+                    values = builder.fmul(values, _spread(builder, factor, width))
+                builder.store(values, at_target, align=size)
+
+            _by_widths(builder, columns, (16, 8, 4, 2, 1), part)
 
         return signature, generate
 
-    return part
+    return on_row
 
 
-_scale_16, _scale_8, _scale_4, _scale_2, _scale_1 = (_part_of_row(width, adds=False) for width in (16, 8, 4, 2, 1))
-_add_16, _add_8, _add_4, _add_2, _add_1 = (_part_of_row(width, adds=True) for width in (16, 8, 4, 2, 1))
-
-
-@njit(nogil=True, cache=True)
-def scale_row(source, target, columns, size, factor):  # type: ignore[no-untyped-def]
-    """target = factor source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``factor``."""
-    wide = types.uintp(16 * size)
-    for _ in range(columns >> 4):
-        _scale_16(source, target, factor)
-        source += wide
-        target += wide
-    if columns & 8:
-        _scale_8(source, target, factor)
-        source += types.uintp(8 * size)
-        target += types.uintp(8 * size)
-    if columns & 4:
-        _scale_4(source, target, factor)
-        source += types.uintp(4 * size)
-        target += types.uintp(4 * size)
-    if columns & 2:
-        _scale_2(source, target, factor)
-        source += types.uintp(2 * size)
-        target += types.uintp(2 * size)
-    if columns & 1:
-        _scale_1(source, target, factor)
-
-
-@njit(nogil=True, cache=True)
-def add_row(source, target, columns, size, one):  # type: ignore[no-untyped-def]
-    """target += source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``one``."""
-    wide = types.uintp(16 * size)
-    for _ in range(columns >> 4):
-        _add_16(source, target, one)
-        source += wide
-        target += wide
-    if columns & 8:
-        _add_8(source, target, one)
-        source += types.uintp(8 * size)
-        target += types.uintp(8 * size)
-    if columns & 4:
-        _add_4(source, target, one)
-        source += types.uintp(4 * size)
-        target += types.uintp(4 * size)
-    if columns & 2:
-        _add_2(source, target, one)
-        source += types.uintp(2 * size)
-        target += types.uintp(2 * size)
-    if columns & 1:
-        _add_1(source, target, one)
+scale_row, add_row = _on_row(adds=False), _on_row(adds=True)
