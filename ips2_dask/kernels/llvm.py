@@ -9,6 +9,7 @@ every sum has one order, whatever the width of a vector.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import llvmlite.binding
@@ -30,6 +31,22 @@ FUSED = ("contract",)
 
 WIDTHS = (32, 16, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (8,)
 """Columns of a tile: its sums fill half of the registers."""
+
+
+def _emitted(code: Callable[..., None]) -> Callable[..., None]:
+    """A function without a result for compiled code, whose instructions ``code(builder, *arguments)`` emits."""
+
+    def emitted(typing_context, *arguments):  # type: ignore[no-untyped-def]
+        del typing_context
+
+        def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            del context, signature
+            code(builder, *values)
+
+        return types.void(*arguments), generate
+
+    emitted.__name__, emitted.__signature__ = code.__name__, inspect.signature(code)  # which Numba looks at
+    return intrinsic(emitted)
 
 
 def _splat(value: float) -> ir.Constant:
@@ -125,181 +142,135 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.fmul(p, builder.bitcast(power, VECTOR))
 
 
-@intrinsic
-def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, out):  # type: ignore[no-untyped-def]
+@_emitted
+def evaluate(builder, lengths, owned, table, weights, n, sigma, epsilon, out):  # type: ignore[no-untyped-def]
     """W_p o B_p of 16 neighbourhoods: row u of ``out`` (n, 16) holds their entry u.
 
     ``lengths`` and ``owned`` are (rows, 16) float32; ``table`` (n, 7) int32 has the rows of d_ij, d_kl, d_ik, d_jl,
     d_jk, d_il in ``lengths`` and of the entry's subset in ``owned``; ``weights`` (n,) float32.
     """
-    del typing_context
-    word, single = types.uintp, types.float32
-    signature = types.void(word, word, word, word, word, single, single, word)
+    sigma = _spread(builder, builder.fneg(sigma), LANES)
+    epsilon = _spread(builder, epsilon, LANES)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        lengths, owned, table, weights, n, sigma, epsilon, destination = arguments
-        sigma = _spread(builder, builder.fneg(sigma), LANES)
-        epsilon = _spread(builder, epsilon, LANES)
+    def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        first = builder.mul(u, ir.Constant(WORD, 7))
+        rows = [
+            builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT)) for i in range(7)
+        ]
+        ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
+        above = builder.fmul(sigma, builder.fadd(ij, kl))
+        straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
+        crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
+        value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
+        weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
+        value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
+        builder.store(value, _address(builder, out, u, 4 * LANES, VECTOR), align=4)
+        return carried
 
-        def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            first = builder.mul(u, ir.Constant(WORD, 7))
-            rows = [
-                builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT))
-                for i in range(7)
-            ]
-            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
-            above = builder.fmul(sigma, builder.fadd(ij, kl))
-            straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
-            crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
-            value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
-            weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
-            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
-            builder.store(value, _address(builder, destination, u, 4 * LANES, VECTOR), align=4)
-            return carried
-
-        _loop(builder, n, [], entry)
-
-    return signature, generate
+    _loop(builder, n, [], entry)
 
 
-@intrinsic
-def spread_bits(typing_context, packed, n, out):  # type: ignore[no-untyped-def]
+@_emitted
+def spread_bits(builder, packed, n, out):  # type: ignore[no-untyped-def]
     """Bits of ``packed`` (n, 16) uint8 as rows of ``out`` (8 n, 16) float32, 0 or 1; of a byte the highest is first."""
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word)
+    integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        packed, n, destination = arguments
-        integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
+    def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
+        target = builder.add(out, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
+        for bit in range(7, -1, -1):
+            moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
+            row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
+            builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+            target = builder.add(target, ir.Constant(WORD, 4 * LANES))
+        return carried
 
-        def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
-            target = builder.add(destination, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
-            for bit in range(7, -1, -1):
-                moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
-                row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
-                builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
-                target = builder.add(target, ir.Constant(WORD, 4 * LANES))
-            return carried
-
-        _loop(builder, n, [], byte)
-
-    return signature, generate
+    _loop(builder, n, [], byte)
 
 
-@intrinsic
-def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-untyped-def]
+@_emitted
+def cut_strip(builder, entries, places, n, strip):  # type: ignore[no-untyped-def]
     """Rows of 16 blocks, from entries side by side to blocks one after the other.
 
     Item t of ``places`` (n, 16) int32 has the rows of ``entries`` (_, 16) that hold rows 0 .. 7 of a tile in columns
     2 t and 2 t + 1; ``strip`` (16, n, 2, 8) gets them with the lane first.
     """
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word, word)
+    apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        entries, places, n, strip = arguments
-        apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
+    def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        first = builder.mul(t, ir.Constant(WORD, LANES))
+        v = []
+        for i in range(LANES):
+            place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
+            v.append(_row(builder, entries, builder.load(place)))
+        for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
+            for i in (i for i in range(LANES) if not i & d):
+                a, b = v[i], v[i + d]
+                low = [j if not j & d else LANES + j - d for j in range(LANES)]
+                high = [j + d if not j & d else LANES + j for j in range(LANES)]
+                kind = ir.VectorType(INT, LANES)
+                v[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
+                v[i + d] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
+        target = builder.add(strip, builder.mul(t, ir.Constant(WORD, 4 * LANES)))
+        for lane in range(LANES):
+            builder.store(v[lane], builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+            target = builder.add(target, apart)
+        return carried
 
-        def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            first = builder.mul(t, ir.Constant(WORD, LANES))
-            v = []
-            for i in range(LANES):
-                place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
-                v.append(_row(builder, entries, builder.load(place)))
-            for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
-                for i in (i for i in range(LANES) if not i & d):
-                    a, b = v[i], v[i + d]
-                    low = [j if not j & d else LANES + j - d for j in range(LANES)]
-                    high = [j + d if not j & d else LANES + j for j in range(LANES)]
-                    kind = ir.VectorType(INT, LANES)
-                    v[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
-                    v[i + d] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
-            target = builder.add(strip, builder.mul(t, ir.Constant(WORD, 4 * LANES)))
-            for lane in range(LANES):
-                builder.store(v[lane], builder.inttoptr(target, VECTOR.as_pointer()), align=4)
-                target = builder.add(target, apart)
-            return carried
-
-        _loop(builder, n, [], item)
-
-    return signature, generate
+    _loop(builder, n, [], item)
 
 
-@intrinsic
-def multiply_tile(typing_context, strip, q, x, stride, columns, out, zero):  # type: ignore[no-untyped-def]
+@_emitted
+def multiply_tile(builder, strip, q, x, stride, columns, out, zero):  # type: ignore[no-untyped-def]
     """out[i] = sum_s strip[s, i] x[s] for i < 8: rows of a block times a multiple of 8 columns.
 
     Rows of x and out, numbers of the type of ``zero``, are ``stride`` bytes apart.
     """
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word, word, word, word, zero)
+    kind, single = zero.type, zero.type == SINGLE
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context
-        strip, q, x, stride, columns, destination, zero = arguments
-        kind, single = zero.type, signature.args[6] == types.float32
+    def part(start: ir.Value, width: int) -> None:
+        vector, offset = ir.VectorType(kind, width), builder.mul(start, ir.Constant(WORD, 4 if single else 8))
+        at_x, target = builder.add(x, offset), builder.add(out, offset)
 
-        def part(start: ir.Value, width: int) -> None:
-            vector, offset = ir.VectorType(kind, width), builder.mul(start, ir.Constant(WORD, 4 if single else 8))
-            at_x, target = builder.add(x, offset), builder.add(destination, offset)
+        def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            address = builder.inttoptr(builder.add(at_x, builder.mul(s, stride)), vector.as_pointer())
+            row = builder.load(address, align=4)
+            first = builder.mul(s, ir.Constant(WORD, ROWS))
+            new = []
+            for i, total in enumerate(sums):
+                address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
+                value = builder.load(address)
+                value = value if single else builder.fpext(value, kind)
+                term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
+                new.append(builder.fadd(term, total, flags=FUSED))
+            return new
 
-            def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                address = builder.inttoptr(builder.add(at_x, builder.mul(s, stride)), vector.as_pointer())
-                row = builder.load(address, align=4)
-                first = builder.mul(s, ir.Constant(WORD, ROWS))
-                new = []
-                for i, total in enumerate(sums):
-                    address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
-                    value = builder.load(address)
-                    value = value if single else builder.fpext(value, kind)
-                    term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
-                    new.append(builder.fadd(term, total, flags=FUSED))
-                return new
+        for total in _loop(builder, q, [ir.Constant(vector, [0.0] * width)] * ROWS, column):
+            builder.store(total, builder.inttoptr(target, vector.as_pointer()), align=4)
+            target = builder.add(target, stride)
 
-            for total in _loop(builder, q, [ir.Constant(vector, [0.0] * width)] * ROWS, column):
-                builder.store(total, builder.inttoptr(target, vector.as_pointer()), align=4)
-                target = builder.add(target, stride)
-
-        _by_widths(builder, columns, WIDTHS if single else (8,), part)
-
-    return signature, generate
+    _by_widths(builder, columns, WIDTHS if single else (8,), part)
 
 
-@intrinsic
-def _row_sums(typing_context, x, stride, indices, data, n, columns, out):  # type: ignore[no-untyped-def]
+@_emitted
+def _row_sums(builder, x, stride, indices, data, n, columns, out):  # type: ignore[no-untyped-def]
     """sum_t data[t] x[indices[t]] of n entries, n >= 1, and a multiple of 8 columns, in vectors of single precision."""
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word, word, word, word, word)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        x, stride, indices, data, n, columns, destination = arguments
+    def part(start: ir.Value, width: int) -> None:
+        vector = ir.VectorType(SINGLE, width)
+        at_x = builder.add(x, builder.mul(start, ir.Constant(WORD, 4)))
 
-        def part(start: ir.Value, width: int) -> None:
-            vector = ir.VectorType(SINGLE, width)
-            at_x = builder.add(x, builder.mul(start, ir.Constant(WORD, 4)))
+        def entry(t: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            row = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
+            value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
+            address = builder.inttoptr(builder.add(at_x, builder.mul(row, stride)), vector.as_pointer())
+            term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
+            return [builder.fadd(term, sums[0], flags=FUSED)]
 
-            def entry(t: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                row = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
-                value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
-                address = builder.inttoptr(builder.add(at_x, builder.mul(row, stride)), vector.as_pointer())
-                term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
-                return [builder.fadd(term, sums[0], flags=FUSED)]
+        (total,) = _loop(builder, n, [ir.Constant(vector, [0.0] * width)], entry)
+        builder.store(total, _address(builder, out, start, 4, vector), align=4)
 
-            (total,) = _loop(builder, n, [ir.Constant(vector, [0.0] * width)], entry)
-            builder.store(total, _address(builder, destination, start, 4, vector), align=4)
-
-        _by_widths(builder, columns, (32, 16, 8), part)
-
-    return signature, generate
+    _by_widths(builder, columns, (32, 16, 8), part)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -333,54 +304,40 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
                 result[t] = sums[t]
 
 
-@intrinsic
-def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
+@_emitted
+def prefetch(builder, address):  # type: ignore[no-untyped-def]
     """Ask for the cache line at an address, into the second-level cache."""
-    del typing_context
-    signature = types.void(types.uintp)
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
-        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
-        read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), read, second_level, data])
-
-    return signature, generate
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+    read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, pointer), read, second_level, data])
 
 
-def _on_row(*, adds: bool) -> Callable[..., None]:
-    """An intrinsic on rows of numbers at two addresses: target = factor source, or target += source.
+def _on_row(builder, source, target, columns, factor, *, adds):  # type: ignore[no-untyped-def]
+    """target = factor source, or target += source: rows of numbers, of the type of ``factor``, at two addresses."""
+    size = 4 if factor.type == SINGLE else 8
 
-    Numbers have the type of ``factor``.
-    """
+    def part(start: ir.Value, width: int) -> None:
+        vector = ir.VectorType(factor.type, width)
+        at_source, at_target = (_address(builder, row, start, size, vector) for row in (source, target))
+        values = builder.load(at_source, align=size)
+        if adds:
+            values = builder.fadd(builder.load(at_target, align=size), values)
+        else:
+            values = builder.fmul(values, _spread(builder, factor, width))
+        builder.store(values, at_target, align=size)
 
-    @intrinsic
-    def on_row(typing_context, source, target, columns, factor):  # type: ignore[no-untyped-def]
-        del typing_context
-        signature = types.void(types.uintp, types.uintp, types.intp, factor)
-
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context
-            source, target, columns, factor = arguments
-            size = 4 if signature.args[3] == types.float32 else 8
-
-            def part(start: ir.Value, width: int) -> None:
-                vector = ir.VectorType(factor.type, width)
-                at_source, at_target = (_address(builder, row, start, size, vector) for row in (source, target))
-                values = builder.load(at_source, align=size)
-                if adds:
-                    values = builder.fadd(builder.load(at_target, align=size), values)
-                else:
-                    values = builder.fmul(values, _spread(builder, factor, width))
-                builder.store(values, at_target, align=size)
-
-            _by_widths(builder, columns, (16, 8, 4, 2, 1), part)
-
-        return signature, generate
-
-    return on_row
+    _by_widths(builder, columns, (16, 8, 4, 2, 1), part)
 
 
-scale_row, add_row = _on_row(adds=False), _on_row(adds=True)
+@_emitted
+def scale_row(builder, source, target, columns, factor):  # type: ignore[no-untyped-def]
+    """target = factor source, see `_on_row`."""
+    _on_row(builder, source, target, columns, factor, adds=False)
+
+
+@_emitted
+def add_row(builder, source, target, columns, one):  # type: ignore[no-untyped-def]
+    """target += source, see `_on_row`."""
+    _on_row(builder, source, target, columns, one, adds=True)
