@@ -45,7 +45,7 @@ def solve_limits(tol: float | None) -> tuple[float, float | None]:
     return (EMBEDDING_TOL, SETTLED) if tol is None else (min(tol, EMBEDDING_TOL), None)
 
 
-class Spectrum(NamedTuple):
+class _Spectrum(NamedTuple):
     """Top eigenpairs of D^-1/2 U D^-1/2: those of the components first, then the solver's."""
 
     vectors: Float64  # (m, columns)
@@ -64,7 +64,7 @@ def spectrum(
     start: Float | None = None,
     columns: int | None = None,
     settled: float | None = None,
-) -> Spectrum:
+) -> _Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
@@ -76,31 +76,20 @@ def spectrum(
     columns = n_clusters if columns is None else columns
     degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
     root = np.sqrt(degrees)
-    if sp.issparse(U):
-        count, label = connected_components(U, directed=False)
-    else:
-        count, label = (
-            connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
-        )
-    component_vectors = Known(root, np.asarray(label, np.int32), int(count))
-    more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
+    count, label = 1, np.zeros(m, np.int32)
+    if sp.issparse(U) or m <= 1000:
+        count, label = connected_components(sp.csr_array(U), directed=False)
+    count = int(count)
+    component_vectors = Known(root, np.asarray(label, np.int32), count)
+    more, wanted = max(0, columns - count), max(0, min(n_clusters, columns) - count)
     operator = MatrixOperator(normalized(U, degrees))
-    solution = solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
+    solution = _solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
-    values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
-    return Spectrum(
-        np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
-    )
+    values = np.concatenate([np.ones(min(count, columns)), solution.values])[: vectors.shape[1]]
+    return _Spectrum(np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, count, wanted, solution)
 
 
-def _cut(solution: Solution, most: int, wanted: int) -> Solution:
-    """The solution without guard columns, which have not converged and are of no use."""
-    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
-    solution.vectors = solution.vectors[:, :most]
-    return solution
-
-
-def solve(
+def _solve(
     operator: MatrixOperator,
     known: Known,
     wanted: int,
@@ -129,10 +118,13 @@ def solve(
             block[:, : initial.shape[1]] *= 1e-3 * np.sqrt(np.square(initial).mean()) + np.finfo(block.dtype).tiny
             block[:, : initial.shape[1]] += initial
         solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
-    return _cut(solution, most, wanted)
+    # without guard columns, which have not converged and are of no use
+    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
+    solution.vectors = solution.vectors[:, :most]
+    return solution
 
 
-def embedding(eigenpairs: Spectrum, n_clusters: int) -> Float32:
+def embedding(eigenpairs: _Spectrum, n_clusters: int) -> Float32:
     """Rows of the eigenvectors, their columns weighed by commute times, scaled to length 1 (m, columns)."""
     weights = commute_weights(eigenpairs.values, eigenpairs.components, n_clusters)
     return normalize_rows(eigenpairs.vectors * weights).astype(np.float32)

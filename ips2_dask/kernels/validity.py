@@ -72,25 +72,12 @@ def replicate(
     U is restricted to the subsample and embedded and clustered anew. Islands of the restricted U, in the
     sense of `components.divide`, are left out of it.
 
-    Parameters
-    ----------
-    U : (m, m) CSR or dense
-    labels : (m,)
-    n_clusters : int
-    seed, number : int
-        They decide the subsample and the starts of k-means.
-    columns : int, optional
-        Of the subsample's embedding; ``n_clusters`` without it.
-    embedding : (m, columns), optional
-        Of all samples: the solver starts from its rows of the subsample, and needs fewer products to the same
-        tolerance.
-    rows : bool
-        Whether k-means works on the rows of U instead of an embedding.
-    rounding : {"kmeans", "density", "leiden"}
-        How the partition came from the embedding, or from U; where the subsample's density has no such cut, k-means
-        rounds.
-    width : int, optional
-        How many of the embedding's columns it came from; all of them without it.
+    ``U`` (m, m) CSR or dense; ``labels`` (m,); ``seed``, ``number`` decide the subsample and the starts of k-means;
+    ``columns``: of the subsample's embedding, ``n_clusters`` without it; ``embedding`` (m, columns): of all samples,
+    from whose rows the solver starts, with fewer products to the same tolerance; ``rows``: whether k-means works on
+    the rows of U instead of an embedding; ``rounding`` {"kmeans", "density", "leiden"}: how the partition came from
+    the embedding, or from U; where the subsample's density has no such cut, k-means rounds; ``width``: how many of
+    the embedding's columns it came from, all of them without it.
     """
     m = len(labels)
     rng = np.random.default_rng([seed, 31, number])
