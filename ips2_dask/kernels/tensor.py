@@ -135,28 +135,12 @@ def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # 
             place[N[p, a]] = -1
 
 
-@njit(nogil=True, cache=True)
-def _first_center(N, start, centers, samples):  # type: ignore[no-untyped-def]
-    """The smallest centre whose neighbourhood holds all of ``samples``."""
-    shortest = samples[0]
-    for i in samples:
-        if start[i + 1] - start[i] < start[shortest + 1] - start[shortest]:
-            shortest = i
-    for t in range(start[shortest], start[shortest + 1]):
-        p = centers[t]
-        holds = True
-        for i in samples:
-            inside = False
-            for a in range(N.shape[1]):
-                if N[p, a] == i:
-                    inside = True
-                    break
-            if not inside:
-                holds = False
-                break
-        if holds:
-            return p
-    return -1
+def _first_center(reverse: Reverse, samples: Int32) -> int:
+    """The smallest centre whose neighbourhood holds all of ``samples``, which one does."""
+    found, *others = sorted((reverse.centers[reverse.start[i] : reverse.start[i + 1]] for i in samples), key=len)
+    for centers in others:
+        found = found[np.isin(found, centers, assume_unique=True)]
+    return int(found[0])
 
 
 def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
@@ -188,7 +172,7 @@ def _decide_hubs(
             columns = tables.members[u][tables.members[u] >= 0]
             samples = np.sort(N[low + same][:, columns], axis=1)
             sets, which = np.unique(samples, axis=0, return_inverse=True)
-            first = np.array([_first_center(N, reverse.start, reverse.centers, s) for s in sets])
+            first = np.array([_first_center(reverse, some) for some in sets])
             owned[same, u] &= first[which.ravel()] == low + same
 
 

@@ -79,9 +79,7 @@ def replicate(
     the embedding, or from U; where the subsample's density has no such cut, k-means rounds; ``width``: how many of
     the embedding's columns it came from, all of them without it.
     """
-    m = len(labels)
-    rng = np.random.default_rng([seed, 31, number])
-    chosen = np.sort(rng.choice(m, min(m, max(n_clusters + 1, round(SHARE * m))), replace=False))
+    rng, chosen = _subsample(len(labels), n_clusters, seed, number)
     some = U[chosen][:, chosen]
     if sp.issparse(some):
         some = sp.csr_array(some)
@@ -116,15 +114,19 @@ def replicate_rows(
     ``embedding`` (n, columns): drawn rows; ``labels`` (n,): of these rows; ``n_clusters``, ``seed``, ``number``,
     ``rounding``, ``width``: as of `replicate`.
     """
-    rng = np.random.default_rng([seed, 31, number])
-    n = len(labels)
-    chosen = np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
+    rng, chosen = _subsample(len(labels), n_clusters, seed, number)
     points = embedding[chosen] if width is None else leading_columns(embedding[chosen], width)
     if rounding == "density":
         rows, leaves = _leaves(points, n_clusters, seed + number)
         if leaves is not None:
             return float(adjusted_rand_score(labels[chosen][rows][leaves >= 0], leaves[leaves >= 0]))
     return float(adjusted_rand_score(labels[chosen], _means(points, n_clusters, rng)))
+
+
+def _subsample(n: int, n_clusters: int, seed: int, number: int) -> tuple[np.random.Generator, Int64]:
+    """A seeded subsample, ascending, and the generator that has drawn it."""
+    rng = np.random.default_rng([seed, 31, number])
+    return rng, np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
 
 
 def _means(points: Matrix, n_clusters: int, rng: np.random.Generator) -> Int32:
