@@ -14,15 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ips2_dask.kernels.eigen import (
-    DENSE_BELOW,
-    ArraySpace,
-    Known,
-    Solution,
-    block_width,
-    dense_eigenpairs,
-    leading_eigenpairs,
-)
+from ips2_dask.kernels import eigen
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import commute_weights
 from ips2_dask.kernels.sparse import Matrix, normalized
@@ -53,7 +45,7 @@ class _Spectrum(NamedTuple):
     degrees: Float64  # (m,)
     components: int
     wanted: int  # eigenpairs outside eigenvalue 1 that the solution is exact for
-    solution: Solution
+    solution: eigen.Solution
 
 
 def spectrum(
@@ -80,7 +72,7 @@ def spectrum(
     if sp.issparse(U) or m <= 1000:
         count, label = connected_components(sp.csr_array(U), directed=False)
     count = int(count)
-    component_vectors = Known(root, np.asarray(label, np.int32), count)
+    component_vectors = eigen.Known(root, np.asarray(label, np.int32), count)
     more, wanted = max(0, columns - count), max(0, min(n_clusters, columns) - count)
     operator = MatrixOperator(normalized(U, degrees))
     solution = _solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
@@ -91,14 +83,14 @@ def spectrum(
 
 def _solve(
     operator: MatrixOperator,
-    known: Known,
+    known: eigen.Known,
     wanted: int,
     tol: float,
     seed: int,
     start: Float | None = None,
     most: int | None = None,
     settled: float | None = None,
-) -> Solution:
+) -> eigen.Solution:
     """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and the following ones up to ``most`` in all.
 
     By LAPACK where that is small. The start is random, but for its first columns where ``start`` is given. Residuals
@@ -106,18 +98,18 @@ def _solve(
     """
     n = operator.shape[0]
     most = max(wanted, most or 0)
-    width = block_width(most)
-    if most == 0 or n <= DENSE_BELOW or n < 4 * width + known.count:
-        solution = dense_eigenpairs(operator, known, most)
+    width = eigen.block_width(most)
+    if most == 0 or n <= eigen.DENSE_BELOW or n < 4 * width + known.count:
+        solution = eigen.dense_eigenpairs(operator, known, most)
     else:
-        space = ArraySpace(operator, known)
+        space = eigen.ArraySpace(operator, known)
         block = space.random(width, seed)
         if start is not None:
             initial = np.asarray(start[:, :width], block.dtype)
             # a column in the span of the known vectors would vanish: a trace of the random one stays in each
             block[:, : initial.shape[1]] *= 1e-3 * np.sqrt(np.square(initial).mean()) + np.finfo(block.dtype).tiny
             block[:, : initial.shape[1]] += initial
-        solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
+        solution = eigen.leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
     # without guard columns, which have not converged and are of no use
     solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
     solution.vectors = solution.vectors[:, :most]

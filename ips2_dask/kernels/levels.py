@@ -17,22 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import draws
-from ips2_dask.kernels.eigen import (
-    DENSE_BELOW,
-    ArraySpace,
-    Block,
-    Known,
-    Solution,
-    Space,
-    State,
-    block_width,
-    chebyshev_steps,
-    dense_eigenpairs,
-    leading_eigenpairs,
-    orthonormalize,
-    rayleigh_ritz,
-)
+from ips2_dask.kernels import draws, eigen
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root, normalized
@@ -161,7 +146,7 @@ class Level(Protocol):
     """A graph of a hierarchy: products with it, and the way to the next coarser one."""
 
     @property
-    def space(self) -> Space:
+    def space(self) -> eigen.Space:
         """Block vectors of its nodes, with the known eigenvectors."""
         ...
 
@@ -169,11 +154,11 @@ class Level(Protocol):
         """The next coarser graph; None where this one is to be solved as it is."""
         ...
 
-    def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
+    def solved(self, width: int, wanted: int, seed: int) -> tuple[eigen.Block, float]:
         """Leading eigenvectors of the graph as it is, ``width`` of them, and the eigenvalue of the last one."""
         ...
 
-    def prolong(self, coarse: Any, y: Block) -> Block:
+    def prolong(self, coarse: Any, y: eigen.Block) -> eigen.Block:
         """Eigenvectors of the next coarser graph at the members of its nodes."""
         ...
 
@@ -181,7 +166,7 @@ class Level(Protocol):
 class Start(NamedTuple):
     """Orthonormal Ritz vectors near the leading eigenvectors outside the known ones, and what they took."""
 
-    y: Block
+    y: eigen.Block
     values: Float64
     residuals: Float64
     products: int
@@ -201,10 +186,10 @@ def start(level: Level, width: int, wanted: int, seed: int) -> Start | None:
     return refined(level.space, level.prolong(coarse, y), last)
 
 
-def refined(space: Space, y: Block, last: float) -> Start:
+def refined(space: eigen.Space, y: eigen.Block, last: float) -> Start:
     """Ritz vectors of a block after a filter that damps eigenvalues below ``last``."""
-    y = space.filter(y, chebyshev_steps(LOWEST, min(max(last, -0.9), MOST_HIGH), 1.0, PRODUCTS))
-    y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
+    y = space.filter(y, eigen.chebyshev_steps(LOWEST, min(max(last, -0.9), MOST_HIGH), 1.0, PRODUCTS))
+    y, values, residuals, products = eigen.rayleigh_ritz(space, eigen.orthonormalize(space, space.deflate(y)))
     return Start(y, values, residuals, PRODUCTS + products)
 
 
@@ -228,7 +213,9 @@ class Graph:
     ) -> None:
         self._matrix, self._degrees, self._label, self._count, self._seed = matrix, degrees, label, count, seed
         self._samples, self._depth, self._aggregate = samples, depth, np.empty(0, np.int64)
-        self.space = ArraySpace(MatrixOperator(normalized(matrix, degrees)), Known(np.sqrt(degrees), label, count))
+        self.space = eigen.ArraySpace(
+            MatrixOperator(normalized(matrix, degrees)), eigen.Known(np.sqrt(degrees), label, count)
+        )
 
     def coarser(self) -> Graph | None:
         """As of `Level`."""
@@ -251,14 +238,14 @@ class Graph:
             merged, degrees, self._label[seeds], self._count, self._seed, self._samples[seeds], self._depth + 1
         )
 
-    def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
+    def solved(self, width: int, wanted: int, seed: int) -> tuple[eigen.Block, float]:
         """As of `Level`: from a random start, or by LAPACK where the graph is small."""
         space = self.space
-        if space.n <= DENSE_BELOW or space.n < 4 * block_width(width):
-            solution = dense_eigenpairs(space.operator, space.known, width)
+        if space.n <= eigen.DENSE_BELOW or space.n < 4 * eigen.block_width(width):
+            solution = eigen.dense_eigenpairs(space.operator, space.known, width)
         else:
             y = space.random(width, seed)
-            solution = leading_eigenpairs(space, max(wanted, 1), y, tol=TOL, seed=seed, settled=SETTLED)
+            solution = eigen.leading_eigenpairs(space, max(wanted, 1), y, tol=TOL, seed=seed, settled=SETTLED)
         y = space.random(width, seed)  # where there are fewer eigenvectors than columns
         y[:, : solution.vectors.shape[1]] = solution.vectors[:, :width]
         return y, float(solution.values[-1]) if len(solution.values) else 0.0
@@ -277,23 +264,23 @@ class Graph:
 
 
 def leading(
-    space: Space,
+    space: eigen.Space,
     found: Start | None,
     wanted: int,
     *,
     tol: float,
     settled: float,
     seed: int,
-    state: State | None = None,
-    checkpoint: Callable[[State], None] | None = None,
-) -> Solution:
+    state: eigen.State | None = None,
+    checkpoint: Callable[[eigen.State], None] | None = None,
+) -> eigen.Solution:
     """Leading eigenpairs from what `start` found, or from a stored ``state``; see `eigen.leading_eigenpairs`."""
     if state is None:
         assert found is not None
         residual = float(found.residuals[:wanted].max(initial=0.0))
         history = [{"products": found.products, "residual": residual}]
-        state = State(found.y, found.values, found.residuals, LOWEST, found.products, history)
-    return leading_eigenpairs(
+        state = eigen.State(found.y, found.values, found.residuals, LOWEST, found.products, history)
+    return eigen.leading_eigenpairs(
         space,
         max(wanted, 1),
         state.y,

@@ -302,9 +302,7 @@ def assemble_normalized(
 
     It is made straight from block distances and owner bits, without triplets and without a sort of all entries. For
     small k a product with the stored matrix is faster than one that makes its blocks again; it needs 8 bytes an entry.
-
-    ``blocks`` (m, k (k - 1) / 2) float32; ``owned`` (m, bytes) uint8: packed bits of
-    `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32; ``degrees`` (P,) float64.
+    ``degrees`` (P,) float64; other parameters as of `NeighborhoodOperator`.
     """
     n, q = len(degrees), ids.shape[1]
     tables, (r, s) = product_tables(k, sigma, epsilon), np.triu_indices(q)
