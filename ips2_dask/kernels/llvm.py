@@ -45,7 +45,8 @@ def _emitted(code: Callable[..., None]) -> Callable[..., None]:
 
         return types.void(*arguments), generate
 
-    emitted.__name__, emitted.__signature__ = code.__name__, inspect.signature(code)  # which Numba looks at
+    emitted.__name__ = code.__name__
+    emitted.__signature__ = inspect.signature(code)  # type: ignore[attr-defined]  # Numba asks how many arguments
     return intrinsic(emitted)
 
 
@@ -314,7 +315,9 @@ def prefetch(builder, address):  # type: ignore[no-untyped-def]
     builder.call(function, [builder.inttoptr(address, pointer), read, second_level, data])
 
 
-def _on_row(builder, source, target, columns, factor, *, adds):  # type: ignore[no-untyped-def]
+def _on_row(
+    builder: ir.IRBuilder, source: ir.Value, target: ir.Value, columns: ir.Value, factor: ir.Value, *, adds: bool
+) -> None:
     """target = factor source, or target += source: rows of numbers, of the type of ``factor``, at two addresses."""
     size = 4 if factor.type == SINGLE else 8
 

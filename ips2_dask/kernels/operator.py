@@ -71,7 +71,7 @@ def recur(
 
     ``own``: the rows of x that stand for the rows of M, x itself where M is square.
     """
-    a, b, c = (out.dtype.type(factor) for factor in (a, b, c))
+    abc = [out.dtype.type(factor) for factor in (a, b, c)]
     before, ones = out[:0] if previous is None else previous, np.ones(ROWS, out.dtype)
     csr: Any = matrix
     fast = _is_vectorized(matrix, x)
@@ -80,9 +80,9 @@ def recur(
 
     def chunk(low: int, high: int) -> None:
         if fast:
-            recur_rows(csr.indptr, csr.indices, csr.data, x, own, before, a, b, c, out, low, high)
+            recur_rows(csr.indptr, csr.indices, csr.data, x, own, before, *abc, out, low, high)
         else:
-            combine(out[low:high], ones, own[low:high], before[low:high], a, b, c)
+            combine(out[low:high], ones, own[low:high], before[low:high], *abc)
 
     map_chunks(chunk, len(out), ROWS)
     return out
