@@ -55,8 +55,6 @@ class Graph:
 
     ``n``: vertices. Their numbers decide: the caller gives them in an order that does not depend on how work is
     cut; ``i``, ``j`` (edges,): ends of the edges, each pair once and no loops; ``weights`` (edges,): above 0.
-
-    Of 10 million edges the graph and its communities take `ips2_dask.plan.work.LEIDEN_EDGE_BYTES` an edge.
     """
 
     def __init__(self, n: int, i: Integer, j: Integer, weights: NDArray[np.floating]) -> None:

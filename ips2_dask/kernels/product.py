@@ -41,8 +41,7 @@ class _Tables(NamedTuple):
 
     places: NDArray[np.int32]
     """(q (q + 1) / 2, 7): the rows of each entry's six distances and of its subset's bit, see `llvm.evaluate`."""
-    weights: NDArray[np.float32]
-    """(q (q + 1) / 2,): products of the basis vectors' entries."""
+    weights: NDArray[np.float32]  # (q (q + 1) / 2,): products of the basis vectors' entries
     strips: NDArray[np.int32]
     """(tiles, columns / 2, 16): numbers of the entries that a tile's rows hold, see `llvm.cut_strip`."""
     sigma: np.float32

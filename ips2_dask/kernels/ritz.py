@@ -37,18 +37,12 @@ has errors of 1e-8, which are divided by it. Columns from a sample graph have .5
 class Sums(NamedTuple):
     """What a range of pairs adds to the sums that Ritz vectors are made of."""
 
-    grams: Float64
-    """(3, columns, columns): X'X, X'LX and (LX)'LX."""
-    linear: Float64
-    """(columns,): the sum of unit_ij x_ij."""
-    components: NDArray[np.integer]
-    """(n,) components that the range has pairs of, ascending."""
-    volumes: Float64
-    """(n,) the sum of D_ij unit_ij^2 of each."""
-    units: Float64
-    """(n,) the sum of sqrt(D_ij) unit_ij^2 of each."""
-    weighted: Float64
-    """(n, columns) the sum of sqrt(D_ij) unit_ij x_ij of each."""
+    grams: Float64  # (3, columns, columns): X'X, X'LX and (LX)'LX
+    linear: Float64  # (columns,): the sum of unit_ij x_ij
+    components: NDArray[np.integer]  # (n,) components that the range has pairs of, ascending
+    volumes: Float64  # (n,) the sum of D_ij unit_ij^2 of each
+    units: Float64  # (n,) the sum of sqrt(D_ij) unit_ij^2 of each
+    weighted: Float64  # (n, columns) the sum of sqrt(D_ij) unit_ij x_ij of each
 
 
 def sums(
@@ -128,16 +122,11 @@ class Total:
 class Ritz(NamedTuple):
     """Ritz pairs outside the component vectors: y_ij = (w_i + w_j) rotation - shift_h, times sqrt(D_ij) unit_ij."""
 
-    values: Float64
-    """(n,) descending."""
-    residuals: Float64
-    """(n,) norms of L y - value y."""
-    rotation: Float64
-    """(columns, n)"""
-    shift: Float64
-    """(components, n)"""
-    sums: Float64
-    """(n,) the sum of unit_ij y_ij."""
+    values: Float64  # (n,) descending
+    residuals: Float64  # (n,) norms of L y - value y
+    rotation: Float64  # (columns, n)
+    shift: Float64  # (components, n)
+    sums: Float64  # (n,) the sum of unit_ij y_ij
 
 
 def ritz(total: Sums) -> Ritz:
