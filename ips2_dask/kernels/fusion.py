@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.sparse import pairs_of
 from ips2_dask.typing import Float, Float64, Int32, Int64, Integer
 
 TIED_PRODUCTS = 1e-9
@@ -117,7 +118,7 @@ def merge_entries(
     values = np.zeros(len(union))
     values[place + np.cumsum(missing) - missing] = first[1]
     others = np.insert(np.asarray(second[1], np.float64), place[missing], 0.0)
-    return np.stack([union >> 32, union & 0xFFFFFFFF], axis=1).astype(np.int32), values, others
+    return pairs_of(union), values, others
 
 
 def fuse(S: Float64, V: Float64, weight: float) -> Float64:

@@ -12,7 +12,7 @@ from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import Reverse
+from ips2_dask.kernels.sparse import Reverse, pairs_of
 from ips2_dask.typing import Float32, Float64, Int32
 
 
@@ -35,7 +35,7 @@ def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: 
     length = np.concatenate([distances[low:high].ravel(), named])
     later = j > i
     edges, once = np.unique(i[later] << 32 | j[later], return_index=True)  # of an edge named twice the first length
-    return np.stack([edges >> 32, edges & 0xFFFFFFFF], axis=1).astype(np.int32), length[later][once]
+    return pairs_of(edges), length[later][once]
 
 
 @njit(nogil=True, cache=True)

@@ -91,6 +91,14 @@ def distinct(values: NDArray[np.integer]) -> NDArray[np.integer]:
     return np.asarray(ordered[first])
 
 
+def pairs_of(keys: Int64) -> Int32:
+    """The pairs (n, 2) of the numbers i << 32 | j, whose order is theirs."""
+    pairs = np.empty((len(keys), 2), np.int32)
+    pairs[:, 0] = keys >> 32
+    pairs[:, 1] = keys & 0xFFFFFFFF
+    return pairs
+
+
 NEAR = 32
 """Numbers among which others are looked up by a table where these are so many times as few as the table has rows."""
 

@@ -19,7 +19,7 @@ from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.similarity import pair_lengths
-from ips2_dask.kernels.sparse import Reverse, distinct
+from ips2_dask.kernels.sparse import Reverse, distinct, pairs_of
 from ips2_dask.typing import Bool, Float32, Int32, Int64
 
 HUB = 256
@@ -64,8 +64,7 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
         start = reverse.start[low + a : low + b + 1]
         i = np.repeat(np.arange(low + a, low + b), np.diff(start))[:, None]
         j = N[reverse.centers[start[0] : start[-1]]]
-        keys = distinct((i << 32 | j)[j >= i])
-        return np.stack([keys >> 32, keys & 0xFFFFFFFF], axis=1).astype(np.int32)
+        return pairs_of(distinct((i << 32 | j)[j >= i]))
 
     return np.concatenate([np.empty((0, 2), np.int32), *map_chunks(pairs, high - low, FIRSTS)])
 
