@@ -27,15 +27,19 @@ def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: 
 
     ``N`` (m, n) has the sample itself in column 0; ``reverse`` are its reverse lists.
     """
-    own, start = np.arange(low, high), reverse.start
-    centers = reverse.centers[start[low] : start[high]]
-    members = np.repeat(own, np.diff(start[low : high + 1]))
-    named = distances[centers, (N[centers] == members[:, None]).argmax(axis=1)]
-    i, j = np.concatenate([np.repeat(own, N.shape[1]), members]), np.concatenate([N[low:high].ravel(), centers])
-    length = np.concatenate([distances[low:high].ravel(), named])
-    later = j > i
-    edges, once = np.unique(i[later] << 32 | j[later], return_index=True)  # of an edge named twice the first length
-    return pairs_of(edges), length[later][once]
+
+    def edges(a: int, b: int) -> tuple[Int32, Float32]:
+        own, start = np.arange(low + a, low + b), reverse.start[low + a : low + b + 1]
+        centers, members = reverse.centers[start[0] : start[-1]], np.repeat(own, np.diff(start))
+        named = distances[centers, (N[centers] == members[:, None]).argmax(axis=1)]
+        i, j = np.concatenate([np.repeat(own, N.shape[1]), members]), np.concatenate([N[own].ravel(), centers])
+        later = j > i
+        keys, once = np.unique((i << 32 | j)[later], return_index=True)  # of an edge named twice the first length
+        return pairs_of(keys), np.concatenate([distances[own].ravel(), named])[later][once]
+
+    nothing = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    pairs, lengths = zip(nothing, *map_chunks(edges, high - low, 1 << 12), strict=True)
+    return np.concatenate(pairs), np.concatenate(lengths)
 
 
 @njit(nogil=True, cache=True)
