@@ -91,7 +91,7 @@ def distinct(values: NDArray[np.integer]) -> NDArray[np.integer]:
     return np.asarray(ordered[first])
 
 
-def pairs_of(keys: Int64) -> Int32:
+def pairs_of(keys: NDArray[np.integer]) -> Int32:
     """The pairs (n, 2) of the numbers i << 32 | j, whose order is theirs."""
     pairs = np.empty((len(keys), 2), np.int32)
     pairs[:, 0] = keys >> 32
