@@ -28,14 +28,12 @@ def _finds_folder() -> bool:
     """
     if _can_cache():
         return True
-    try:
+    with contextlib.suppress(OSError):
         folder = _own_temporary_folder()
-    except OSError:
-        folder = None
-    if folder is not None:
-        numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # of worker processes too
-    if folder is not None and _can_cache():
-        return True
+        if folder is not None:
+            numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # of worker processes too
+            if _can_cache():
+                return True
     if multiprocessing.parent_process() is None:  # its workers need not say it again
         warnings.warn(
             "no folder for compiled code can be written, so each process compiles for itself, which takes half a "

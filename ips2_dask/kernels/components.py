@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.csgraph import breadth_first_order
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from ips2_dask.kernels.compiled import njit
 from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 MIN_SHARE = 0.1
@@ -50,45 +49,15 @@ class Components(NamedTuple):
         return self.label < self.large
 
 
-@njit(nogil=True, cache=True)
-def _join(root, x, y):  # type: ignore[no-untyped-def]
-    """Join the trees of x and y, whose roots are their smallest members."""
-    while root[x] != x:
-        root[x] = root[root[x]]
-        x = root[x]
-    while root[y] != y:
-        root[y] = root[root[y]]
-        y = root[y]
-    if x < y:
-        root[y] = x
-    elif y < x:
-        root[x] = y
-
-
-@njit(nogil=True, cache=True)
-def _join_all(root, left, right, low):  # type: ignore[no-untyped-def]
-    count = len(root)
-    for t in range(len(left)):
-        x, y = left[t] - low, right[t] - low
-        if 0 <= x < count and 0 <= y < count:
-            _join(root, x, y)
-
-
-@njit(nogil=True, cache=True)
-def _flatten(root):  # type: ignore[no-untyped-def]
-    for i in range(len(root)):  # a root is the smaller one, and so has been seen to
-        root[i] = root[root[i]]
-
-
 def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
     """The smallest sample that each of the samples low .. high - 1 is joined with by edges among them: (high - low,).
 
     ``edges`` (n, 2): those that lead out of the range are passed over.
     """
-    root = np.arange(high - low)
-    _join_all(root, edges[:, 0], edges[:, 1], low)
-    _flatten(root)
-    return low + root
+    inside = edges[((edges >= low) & (edges < high)).all(axis=1)] - low
+    graph = sp.coo_array((np.ones(len(inside), np.int8), tuple(inside.T)), shape=(high - low, high - low))
+    _, first, piece = np.unique(connected_components(graph, directed=False)[1], return_index=True, return_inverse=True)
+    return low + first[piece]
 
 
 class Division(NamedTuple):
@@ -146,7 +115,7 @@ NEAREST = 16
 """Nearest samples of each by which groups are first joined: small ones need no further search."""
 
 
-class Tree(NamedTuple):
+class _Tree(NamedTuple):
     """A minimum spanning tree of groups of samples, or a forest where lengths are infinite."""
 
     edges: Int64  # (n, 2) places of samples, ascending in each row
@@ -160,7 +129,7 @@ def shortness(lengths: Float32) -> Float64:
     return np.square(np.divide(median, lengths, out=np.ones(len(lengths)), where=lengths > median))
 
 
-def spanning_tree(group: NDArray[np.integer], nearest: Nearest) -> Tree:
+def spanning_tree(group: NDArray[np.integer], nearest: Nearest) -> _Tree:
     """The shortest edges that join all groups of samples, by Boruvka's method (Nesetril et al. 2001).
 
     Equally long edges are ordered by their samples, so that the tree does not depend on how groups are numbered.
@@ -169,7 +138,7 @@ def spanning_tree(group: NDArray[np.integer], nearest: Nearest) -> Tree:
     """
     label, everyone = np.unique(group, return_inverse=True)[1], np.arange(len(group))
     lists, reach = nearest(everyone, everyone, min(NEAREST, len(group)))
-    tree = Tree(np.empty((0, 2), np.int64), np.empty(0, np.float32))
+    tree = _Tree(np.empty((0, 2), np.int64), np.empty(0, np.float32))
     while label.max(initial=0) > 0:
         outside = (lists >= 0) & (label[lists] != label[:, None])
         first = outside.argmax(axis=1)
@@ -193,10 +162,10 @@ def spanning_tree(group: NDArray[np.integer], nearest: Nearest) -> Tree:
         if not len(ends):
             break
         edges, once = np.unique(np.sort(np.stack([ends, found[ends]], axis=1), axis=1), axis=0, return_index=True)
-        tree = Tree(np.concatenate([tree.edges, edges]), np.concatenate([tree.lengths, lengths[ends][once]]))
+        tree = _Tree(np.concatenate([tree.edges, edges]), np.concatenate([tree.lengths, lengths[ends][once]]))
         label = np.unique(smallest_members(label[edges], 0, len(best))[label], return_inverse=True)[1]
     order = np.lexsort((*tree.edges.T[::-1], tree.lengths))
-    return Tree(tree.edges[order], tree.lengths[order])
+    return _Tree(tree.edges[order], tree.lengths[order])
 
 
 def cut_tree(edges: NDArray[np.integer], rows: Float64, least: float, most: int) -> NDArray[np.bool_]:

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
+from ips2_dask.kernels.metrics import BRAYCURTIS, CANBERRA, CHEBYSHEV, HAMMING, MANHATTAN
 from ips2_dask.kernels.parallel import map_chunks
 
 _LEAST = np.finfo(np.float32).tiny
 """In place of a denominator of 0, whose numerator is 0 as well; its inverse, which may be multiplied by, is finite."""
 
+WAYS = 1 << 18
+"""Ways between pairs of samples that are in memory at a time on each thread."""
 
 VERSION = 2
 """Changes with the last bits of a distance by any metric but the Euclidean one."""
@@ -127,28 +130,19 @@ def length(x, y, metric):  # type: ignore[no-untyped-def]
     """Distance of two samples by the metric of that code, see `metrics.METRICS`."""
     if metric is None:
         return np.sqrt(squared_distance(x, y))
-    if metric == 1:
+    if metric == MANHATTAN:
         return _manhattan(x, y)
-    if metric == 2:
+    if metric == CHEBYSHEV:
         return _chebyshev(x, y)
-    if metric == 3:
+    if metric == CANBERRA:
         return _canberra(x, y)
-    if metric == 4:
+    if metric == BRAYCURTIS:
         return _braycurtis(x, y)
-    return _hamming(x, y) if metric == 5 else _jaccard(x, y)
-
-
-@njit(nogil=True, cache=True)
-def _by_way_of(D, i, j, out):  # type: ignore[no-untyped-def]
-    for t in range(len(i)):
-        for a in range(D.shape[1]):
-            way = D[i[t], a] + D[j[t], a]
-            if way < out[t]:
-                out[t] = way
+    return _hamming(x, y) if metric == HAMMING else _jaccard(x, y)
 
 
 def by_way_of_others(D: NDArray[np.float32], i: NDArray[np.integer], j: NDArray[np.integer]) -> NDArray[np.float32]:
     """The shortest way from sample i to j by one other, (n,), where ``D`` (rows, m) has the distances of both."""
-    found = np.full(len(i), np.inf, np.float32)
-    map_chunks(lambda a, b: _by_way_of(D, i[a:b], j[a:b], found[a:b]), len(i), 1 << 10)
-    return found
+    step = max(1, WAYS // D.shape[1])
+    ways = map_chunks(lambda a, b: (D[i[a:b]] + D[j[a:b]]).min(axis=1), len(i), step)
+    return np.concatenate([np.empty(0, np.float32), *ways])

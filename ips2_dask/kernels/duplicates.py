@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
-from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
+from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, insert_nearest, nearest_in
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.projection import Projected, projected_nearest
 from ips2_dask.typing import Float32, Int32, Int64
@@ -17,7 +17,7 @@ WORTHWHILE = 0.9
 """Share of different rows below which copies are searched together."""
 
 
-class Groups(NamedTuple):
+class _Groups(NamedTuple):
     """Rows by equal content: group g is ``members[start[g]:start[g + 1]]``, ascending, with ``first[g]`` its first."""
 
     first: Int64  # (groups,)
@@ -62,18 +62,22 @@ class Heads(NamedTuple):
     head: Int32  # (n,) the head of each row, by its place
 
 
+def _differ(ascending: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which rows (n, 2) differ from the one before them, as the first counts: (n,)."""
+    new = np.ones(len(ascending), np.bool_)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
+    return new
+
+
 def heads(keys: NDArray[np.uint64]) -> Heads:
     """The different rows of n consecutive ones, by their `digests` (n, 2)."""
     order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal rows the first comes first
-    ascending = keys[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
-    starts = np.flatnonzero(new)
+    starts = np.flatnonzero(_differ(keys[order]))
     places = order[starts]
     counts = np.diff(starts, append=len(order)).astype(np.int32)
     head = np.empty(len(order), np.int32)
     head[order] = np.repeat(places, counts)
-    return Heads(ascending[starts], places, counts, head)
+    return Heads(keys[places], places, counts, head)
 
 
 RANGE_ROWS, MOST_RANGE_ROWS = 1 << 18, 1 << 21
@@ -89,110 +93,76 @@ def n_ranges(m: int) -> int:
     return max(-(-m // MOST_RANGE_ROWS), min(-(-m // RANGE_ROWS), SMALL_RANGES))
 
 
-class Repeats(NamedTuple):
+class _Repeats(NamedTuple):
     """Rows that equal an earlier one."""
 
     rows: Int64  # (n,) ascending
     firsts: Int64  # (n,) the first row that each equals
 
 
-def repeats(keys: NDArray[np.uint64], ids: Int64) -> Repeats:
+def repeats(keys: NDArray[np.uint64], ids: Int64) -> _Repeats:
     """Which rows equal an earlier one, by their `digests`.
 
     ``keys`` (n, 2) uint64; ``ids`` (n,) int64: numbers of the rows, in any order.
     """
     order = np.lexsort((ids, keys[:, 1], keys[:, 0]))
-    keys, ids = keys[order], ids[order]
-    new = np.ones(len(ids), np.bool_)
-    new[1:] = (keys[1:] != keys[:-1]).any(axis=1)
-    starts = np.flatnonzero(new)
-    firsts = ids[starts][np.cumsum(new) - 1]
+    ids, new = ids[order], _differ(keys[order])
+    firsts = ids[new][np.cumsum(new) - 1]
     rows = ids[~new]
     place = np.argsort(rows)
-    return Repeats(rows[place], firsts[~new][place])
+    return _Repeats(rows[place], firsts[~new][place])
 
 
-def group_rows(X: Float32) -> Groups | None:
+def group_rows(X: Float32) -> _Groups | None:
     """Groups of equal rows, or None where too few rows are equal for it to be worth while."""
     keys = digests(X)[:, 0]
     _, first, group, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     if len(first) > WORTHWHILE * len(X) or not np.array_equal(X[first][group], X):
         return None
-    # groups by their first row, so that ties between groups are decided as those between rows are
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    group = rank[group.ravel()]
+    order = np.argsort(first)  # groups by their first row, so that ties are decided as those between rows are
+    group = np.argsort(order)[group.ravel()]
     start = np.concatenate([[0], np.cumsum(counts[order])])
-    return Groups(first[order].astype(np.int64), start, np.argsort(group, kind="stable"), group)
+    return _Groups(first[order].astype(np.int64), start, np.argsort(group, kind="stable"), group)
 
 
 @njit(nogil=True, cache=True)
 def _expand(rows, near, lengths, start, members, group, indices, distances):  # type: ignore[no-untyped-def]
     n = indices.shape[1] - 1
+    far, ids = np.empty(n), np.empty(n, np.int64)
     for r in range(len(rows)):
-        own = group[rows[r]]
         indices[r, 0], distances[r, 0] = rows[r], 0.0
-        count = 0
+        count, own = 0, group[rows[r]]
         for t in range(start[own], min(start[own + 1], start[own] + n + 1)):
-            if members[t] != rows[r] and count < n:
-                indices[r, count + 1], distances[r, count + 1] = members[t], 0.0
-                count += 1
-        a = 0
-        while count < n and a < near.shape[1] and near[r, a] >= 0:
-            # all groups at this distance together, by id
-            b = a
-            while b < near.shape[1] and near[r, b] >= 0 and lengths[r, b] == lengths[r, a]:
-                b += 1
-            begin = count
-            for g in range(a, b):
-                for t in range(start[near[r, g]], min(start[near[r, g] + 1], start[near[r, g]] + n)):
-                    place, identity = count, members[t]
-                    if count == n:
-                        if identity >= indices[r, n]:
-                            break
-                        place = n - 1
-                    else:
-                        count += 1
-                    while place > begin and indices[r, place] > identity:
-                        indices[r, place + 1] = indices[r, place]
-                        place -= 1
-                    indices[r, place + 1] = identity
-                    distances[r, place + 1] = lengths[r, a]
-            for t in range(begin, count):
-                distances[r, t + 1] = lengths[r, a]
-            a = b
+            if members[t] != rows[r]:
+                count = insert_nearest(far, ids, count, 0.0, members[t])
+        for a in range(near.shape[1]):
+            g, length = near[r, a], np.float64(lengths[r, a])
+            if g < 0 or (count == n and length > far[n - 1]):
+                break
+            for t in range(start[g], min(start[g + 1], start[g] + n)):
+                count = insert_nearest(far, ids, count, length, members[t])
+        for t in range(count):
+            indices[r, t + 1], distances[r, t + 1] = ids[t], far[t]
 
 
 def nearest_rows(
     rows: Int64,
     X: Float32,
-    groups: Groups | None,
+    groups: _Groups | None,
     n: int,
     narrow: Projected | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
     """The n nearest of consecutive rows of X, themselves first, by X's different rows where ``groups`` tells them.
 
-    They are exact unless X in principal directions narrows them down; ``nearest`` is the search of the metric where
-    none does.
+    They are exact unless X in principal directions, ``narrow``, narrows Euclidean distances down; ``nearest`` is the
+    search of the metric where that is not given. ``rows`` (rows,) int; ``X`` (m, f) float32; ``n``: 1 <= n <= m.
     """
-    if groups is not None:
-        return neighbors_among_copies(rows, X, groups, n, narrow, nearest)
-    if narrow is not None:
+    if groups is None and narrow is not None:
         near, lengths = projected_nearest(X, narrow, rows, n - 1)
         return np.concatenate([rows[:, None], near], axis=1, dtype=np.int32), np.pad(lengths, ((0, 0), (1, 0)))
-    return exact_neighbors(X[rows[0] : rows[-1] + 1], int(rows[0]), X, n, nearest)
-
-
-def neighbors_among_copies(
-    rows: Int64, X: Float32, groups: Groups, n: int, narrow: Projected | None = None, nearest: Nearest = nearest_in
-) -> tuple[Int32, Float32]:
-    """The n nearest of some rows of X, themselves first, from a search among its different rows alone.
-
-    ``rows`` (rows,) int; ``X`` (m, f) float32; ``groups``: of X; ``n``: 1 <= n <= m; ``narrow``: of X, for
-    Euclidean distances; ``nearest``: the search of the metric where that is not given.
-    """
+    if groups is None:
+        return exact_neighbors(X[rows[0] : rows[-1] + 1], int(rows[0]), X, n, nearest)
     wanted, which = np.unique(groups.group[rows], return_inverse=True)
     different = np.ascontiguousarray(X[groups.first])
     most = min(n, len(different) - 1)

@@ -71,12 +71,6 @@ class Space(Protocol):
     def filter(self, y: Block, steps: Sequence[Step]) -> Block:
         """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
 
-    def split(self, y: Block) -> list[Block]:
-        """Panels of a block's columns, which are worked on one after another; ``y`` is given up."""
-
-    def join(self, parts: list[Block]) -> Block:
-        """The block that was split; ``parts`` are given up."""
-
     def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
 
@@ -190,9 +184,9 @@ class ArraySpace:
 
     def split(self, y: Float) -> list[Float]:
         """Panels of the columns, each in memory of its own."""
-        return (
-            [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
-        )
+        if self._panels == 1:
+            return [y]
+        return [self._copied([y[:, a:b]]) for a, b in _panel_bounds(y.shape[1], self._panels)]
 
     def filter(self, y: Float, steps: Sequence[Step]) -> Float:
         parts, y = self.split(y), np.empty(0)  # the filter needs three blocks, and this would be a fourth
@@ -293,15 +287,11 @@ def orthonormalize(space: Space, y: Block) -> Block:
 def rayleigh_ritz(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made."""
     Ly = space.apply(y)
-    values, C = _descending(space.gram(y, Ly))
+    H = space.gram(y, Ly)
+    values, C = scipy.linalg.eigh((H + H.T) / 2)
+    values, C = values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
     y, Ly = space.rotate(y, C), space.rotate(Ly, C)
     return y, values, space.residuals(Ly, y, values), 1
-
-
-def _descending(H: Float64) -> tuple[Float64, Float64]:
-    """Eigenvalues and eigenvectors of the symmetric part of H, largest first."""
-    values, C = scipy.linalg.eigh((H + H.T) / 2)
-    return values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
 
 
 def chebyshev_steps(low: float, high: float, top: float, degree: int) -> list[Step]:
@@ -329,7 +319,7 @@ MAX_GAIN = 1e6
 errors of the top exceed that pair."""
 
 
-def filter_degree(last: float, low: float, high: float, least: int, most: int = MAX_DEGREE) -> int:
+def _filter_degree(last: float, low: float, high: float, least: int, most: int = MAX_DEGREE) -> int:
     """Products of the next filter, which shall raise eigenvalue ``last`` `GAIN` times above [low, high].
 
     At least ``least`` and at most ``most``, unless eigenvalue 1 would be raised more than `MAX_GAIN` times above
@@ -345,7 +335,7 @@ def filter_degree(last: float, low: float, high: float, least: int, most: int = 
     return 1
 
 
-def lowest_estimate(space: Space, seed: int, steps: int = 8) -> float:
+def _lowest_estimate(space: Space, seed: int, steps: int = 8) -> float:
     """A lower limit of the spectrum that is safe in practice, not below -1, from a few Lanczos steps."""
     v = space.deflate(space.random(1, seed))
     v = space.rotate(v, 1.0 / np.sqrt(np.maximum(space.gram(v, v), np.finfo(np.float64).tiny)))
@@ -394,15 +384,12 @@ def leading_eigenpairs(
         Largest residual norm ||L y - lambda y|| of a wanted pair, y of norm 1.
     settled : float, optional
         Stop also where the last filter lowered the sum of the wanted gaps 1 - lambda by no more than so many times what
-        it is now. The remaining gain falls with the square of a filter's gain, so that the next filter would lower
-        it by a small part of that. It depends on ratios of gaps alone, not on their scale, as a residual does: the
-        sum is the normalised cut that the span allows, and two all but equal vectors may still be mixed.
+        it is now: the next filter would lower it by a small part of that. The sum is the normalised cut that the span
+        allows, and two all but equal vectors may still be mixed.
     state : State, optional
         State in which an earlier solve stopped: this one goes on from it to the same bits.
-    checkpoint : callable, optional
-        Called with the state after each filter.
-    watch : callable
-        Called with each new entry of the history: products so far, and the largest wanted residual.
+    checkpoint, watch : callable
+        Called with the state after each filter, and with each new entry of the history.
 
     Returns
     -------
@@ -410,7 +397,7 @@ def leading_eigenpairs(
         All columns of the block, descending; the verdict tells whether the wanted ones converged.
     """
     if state is None:
-        low = lowest_estimate(space, seed + 1)
+        low = _lowest_estimate(space, seed + 1)
         y, start = start() if callable(start) else start, None
         y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         history = [{"products": products, "residual": float(residuals[:wanted].max())}]
@@ -421,7 +408,7 @@ def leading_eigenpairs(
         low = min(state.low, float(state.values[-1]) - 1e-3)
         high = max(float(state.values[-1]), low + 1e-3)
         top = max(float(state.values[0]), high + 1e-3)
-        steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree, most_degree)
+        steps = _filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree, most_degree)
         before, history = state.products + steps, state.history
         blocks, state.y, y = [state.y], None, None  # the filter gets the only reference
         y = chebyshev_filter(space, blocks.pop(), low, high, top, steps)
@@ -510,7 +497,7 @@ def blocks_held(n: int, columns: int) -> int:
     return max(int(3.5 * min(block, PANELS_ABOVE)), int(2.5 * block) if block > PANELS_ABOVE else 0)
 
 
-def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:
+def _panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:
     """Columns of each panel, multiples of 8 where that is possible, so that rows of a panel are whole vectors."""
     each = -(-columns // panels)
     each = min(columns, -(-each // 8) * 8)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.compiled import njit
+from ips2_dask.kernels.sparse import pairs_of
 from ips2_dask.typing import Float, Float64, Int32, Int64, Integer
 
 TIED_PRODUCTS = 1e-9
@@ -107,41 +107,18 @@ def trivial_values(root: Float, volumes: Float64, label: Int32, n_clusters: int)
     return root / np.sqrt(volumes.sum())
 
 
-@njit(nogil=True, cache=True)
-def _merge(pairs, values, other_pairs, other_values, union, out):  # type: ignore[no-untyped-def]
-    a, b, n = 0, 0, 0
-    while a < len(pairs) or b < len(other_pairs):
-        if a == len(pairs):
-            side = 1
-        elif b == len(other_pairs):
-            side = -1
-        else:
-            side = pairs[a, 0] - other_pairs[b, 0]
-            if side == 0:
-                side = pairs[a, 1] - other_pairs[b, 1]
-        if side <= 0:
-            union[n, 0], union[n, 1] = pairs[a, 0], pairs[a, 1]
-            out[0, n] = values[a]
-            a += 1
-        if side >= 0:
-            union[n, 0], union[n, 1] = other_pairs[b, 0], other_pairs[b, 1]
-            out[1, n] = other_values[b]
-            b += 1
-        n += 1
-    return n
-
-
 def merge_entries(
     first: tuple[NDArray[np.integer], Float], second: tuple[NDArray[np.integer], Float]
 ) -> tuple[Int32, Float64, Float64]:
     """The union of two sorted lists of pairs (n, 2), with the values of both lists; 0 where a list lacks the pair."""
-    lists = [
-        (np.ascontiguousarray(pairs, np.int32), np.asarray(values, np.float64)) for pairs, values in (first, second)
-    ]
-    most = len(first[0]) + len(second[0])
-    union, values = np.empty((most, 2), np.int32), np.zeros((2, most))
-    n = _merge(*lists[0], *lists[1], union, values)
-    return union[:n], values[0, :n], values[1, :n]
+    one, other = (pairs[:, 0].astype(np.int64) << 32 | pairs[:, 1] for pairs, _ in (first, second))
+    place = np.searchsorted(other, one)
+    missing = np.append(other, -1)[place] != one
+    union = np.insert(other, place[missing], one[missing])
+    values = np.zeros(len(union))
+    values[place + np.cumsum(missing) - missing] = first[1]
+    others = np.insert(np.asarray(second[1], np.float64), place[missing], 0.0)
+    return pairs_of(union), values, others
 
 
 def among(pairs: Int32, others: NDArray[np.integer]) -> NDArray[np.bool_]:

@@ -14,15 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from ips2_dask.kernels.eigen import (
-    DENSE_BELOW,
-    ArraySpace,
-    Known,
-    Solution,
-    block_width,
-    dense_eigenpairs,
-    leading_eigenpairs,
-)
+from ips2_dask.kernels import eigen
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import commute_weights
 from ips2_dask.kernels.sparse import Matrix, normalized
@@ -45,7 +37,7 @@ def solve_limits(tol: float | None) -> tuple[float, float | None]:
     return (EMBEDDING_TOL, SETTLED) if tol is None else (min(tol, EMBEDDING_TOL), None)
 
 
-class Spectrum(NamedTuple):
+class _Spectrum(NamedTuple):
     """Top eigenpairs of D^-1/2 U D^-1/2: those of the components first, then the solver's."""
 
     vectors: Float64  # (m, columns)
@@ -53,7 +45,7 @@ class Spectrum(NamedTuple):
     degrees: Float64  # (m,)
     components: int
     wanted: int  # eigenpairs outside eigenvalue 1 that the solution is exact for
-    solution: Solution
+    solution: eigen.Solution
 
 
 def spectrum(
@@ -64,7 +56,7 @@ def spectrum(
     start: Float | None = None,
     columns: int | None = None,
     settled: float | None = None,
-) -> Spectrum:
+) -> _Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
@@ -76,40 +68,29 @@ def spectrum(
     columns = n_clusters if columns is None else columns
     degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
     root = np.sqrt(degrees)
-    if sp.issparse(U):
-        count, label = connected_components(U, directed=False)
-    else:
-        count, label = (
-            connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
-        )
-    component_vectors = Known(root, np.asarray(label, np.int32), int(count))
-    more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
+    count, label = 1, np.zeros(m, np.int32)
+    if sp.issparse(U) or m <= 1000:
+        count, label = connected_components(sp.csr_array(U), directed=False)
+    count = int(count)
+    component_vectors = eigen.Known(root, np.asarray(label, np.int32), count)
+    more, wanted = max(0, columns - count), max(0, min(n_clusters, columns) - count)
     operator = MatrixOperator(normalized(U, degrees))
-    solution = solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
+    solution = _solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
-    values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
-    return Spectrum(
-        np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
-    )
+    values = np.concatenate([np.ones(min(count, columns)), solution.values])[: vectors.shape[1]]
+    return _Spectrum(np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, count, wanted, solution)
 
 
-def _cut(solution: Solution, most: int, wanted: int) -> Solution:
-    """The solution without guard columns, which have not converged and are of no use."""
-    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
-    solution.vectors = solution.vectors[:, :most]
-    return solution
-
-
-def solve(
+def _solve(
     operator: MatrixOperator,
-    known: Known,
+    known: eigen.Known,
     wanted: int,
     tol: float,
     seed: int,
     start: Float | None = None,
     most: int | None = None,
     settled: float | None = None,
-) -> Solution:
+) -> eigen.Solution:
     """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and the following ones up to ``most`` in all.
 
     By LAPACK where that is small. The start is random, but for its first columns where ``start`` is given. Residuals
@@ -117,22 +98,25 @@ def solve(
     """
     n = operator.shape[0]
     most = max(wanted, most or 0)
-    width = block_width(most)
-    if most == 0 or n <= DENSE_BELOW or n < 4 * width + known.count:
-        solution = dense_eigenpairs(operator, known, most)
+    width = eigen.block_width(most)
+    if most == 0 or n <= eigen.DENSE_BELOW or n < 4 * width + known.count:
+        solution = eigen.dense_eigenpairs(operator, known, most)
     else:
-        space = ArraySpace(operator, known)
+        space = eigen.ArraySpace(operator, known)
         block = space.random(width, seed)
         if start is not None:
             initial = np.asarray(start[:, :width], block.dtype)
             # a column in the span of the known vectors would vanish: a trace of the random one stays in each
             block[:, : initial.shape[1]] *= 1e-3 * np.sqrt(np.square(initial).mean()) + np.finfo(block.dtype).tiny
             block[:, : initial.shape[1]] += initial
-        solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
-    return _cut(solution, most, wanted)
+        solution = eigen.leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
+    # without guard columns, which have not converged and are of no use
+    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
+    solution.vectors = solution.vectors[:, :most]
+    return solution
 
 
-def embedding(eigenpairs: Spectrum, n_clusters: int) -> Float32:
+def embedding(eigenpairs: _Spectrum, n_clusters: int) -> Float32:
     """Rows of the eigenvectors, their columns weighed by commute times, scaled to length 1 (m, columns)."""
     weights = commute_weights(eigenpairs.values, eigenpairs.components, n_clusters)
     return normalize_rows(eigenpairs.vectors * weights).astype(np.float32)

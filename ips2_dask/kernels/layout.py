@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.kernels.rounding import thinned
 from ips2_dask.typing import Float32, Float64
 
 MIN_DIST, SPREAD = 0.5, 1.0
@@ -38,32 +41,32 @@ def of_graph(graph: sp.csr_array | NDArray[np.floating], start: NDArray[np.float
     """UMAP's optimiser on a graph of our own: its attraction along the edges, its repulsion between random pairs.
 
     ``graph`` (n, n) CSR or dense: symmetric and not negative; the diagonal is ignored. Of a dense one each row's
-    `STRONGEST` entries are taken; ``start`` (n, columns): where the points begin: see `first_places`. Returns (n,
+    `STRONGEST` entries are taken; ``start`` (n, columns): where the points begin: see `_first_places`. Returns (n,
     2) float32: the same bits for the same arguments: one thread computes. Points without edges stay near their
     start.
     """
     edges = _edges(graph)
     random = np.random.RandomState(seed)
-    places = first_places(start, random)
+    places = _first_places(start, random)
     if not edges.nnz or len(places) < 3:  # nothing to optimise
         return places
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is not installed for its other parts, and of its own imports
+    with _quietly():
         from umap import umap_  # noqa: PLC0415  an extra, and its import takes seconds
 
         a, b = umap_.find_ab_params(SPREAD, MIN_DIST)
-        with threads(1):
-            plain = {
-                "metric": "euclidean",
-                "metric_kwds": {},
-                "densmap": False,
-                "densmap_kwds": {},
-                "output_dens": False,
-            }
-            # two columns, the first rate, a, b, gamma, negative samples an edge, and as many epochs as UMAP thinks
-            rates = 2, 1.0, a, b, 1.0, 5, None
-            found, _ = umap_.simplicial_set_embedding(None, sp.coo_matrix(edges), *rates, places, random, **plain)
+        # two columns, the first rate, a, b, gamma, negative samples an edge, and as many epochs as UMAP thinks
+        rates = 2, 1.0, a, b, 1.0, 5, None
+        plain = {"metric": "euclidean", "metric_kwds": {}, "densmap": False, "densmap_kwds": {}, "output_dens": False}
+        found, _ = umap_.simplicial_set_embedding(None, sp.coo_matrix(edges), *rates, places, random, **plain)
     return np.ascontiguousarray(found, np.float32)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """One thread, and no warnings: of what is not installed, of that thread, of rounding at points far from all."""
+    with warnings.catch_warnings(), threads(1):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def of_vectors(vectors: NDArray[np.floating], seed: int) -> Float32:
@@ -71,23 +74,15 @@ def of_vectors(vectors: NDArray[np.floating], seed: int) -> Float32:
 
     ``vectors`` (n, columns). Returns (n, 2) float32: the same bits for the same arguments.
     """
-    places = first_places(vectors, np.random.RandomState(seed))
+    places = _first_places(vectors, np.random.RandomState(seed))
     if len(places) < 4:
         return places
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a seed leaves it one thread, and those of its import
+    with _quietly():
         from umap import UMAP  # noqa: PLC0415  an extra, and its import takes seconds
 
-        layout = UMAP(
-            n_neighbors=min(NEIGHBORS, len(places) - 1),
-            min_dist=MIN_DIST,
-            spread=SPREAD,
-            init=places,
-            random_state=seed,
-            n_jobs=1,
-        )
-        with threads(1):
-            found = layout.fit_transform(np.asarray(vectors, np.float32))
+        n = min(NEIGHBORS, len(places) - 1)
+        layout = UMAP(n_neighbors=n, min_dist=MIN_DIST, spread=SPREAD, init=places, random_state=seed, n_jobs=1)
+        found = layout.fit_transform(np.asarray(vectors, np.float32))
     return np.ascontiguousarray(found, np.float32)
 
 
@@ -97,22 +92,20 @@ def t_sne(vectors: NDArray[np.floating], seed: int) -> Float32:
     ``vectors`` (n, columns). Returns (n, 2) float32: the same bits for the same arguments: sums of several threads
     would differ from one call to the next.
     """
-    places = first_places(vectors, np.random.RandomState(seed))
+    places = _first_places(vectors, np.random.RandomState(seed))
     if len(places) < 4:
         return places
     from sklearn.manifold import TSNE  # noqa: PLC0415  its import takes its time
 
     start = places * (1e-4 / float(places[:, 0].std()))  # as t-SNE scales its own; the noise is not 0
     perplexity = min(PERPLEXITY, (len(places) - 1) / 3)
-    with warnings.catch_warnings(), threads(1):
-        warnings.simplefilter("ignore")  # of rounding below the smallest number, at points far from all others
-        found = TSNE(2, perplexity=perplexity, init=start, random_state=seed, n_jobs=1).fit_transform(
-            np.asarray(vectors, np.float32)
-        )
+    with _quietly():
+        layout = TSNE(2, perplexity=perplexity, init=start, random_state=seed, n_jobs=1)
+        found = layout.fit_transform(np.asarray(vectors, np.float32))
     return np.ascontiguousarray(found, np.float32)
 
 
-def first_places(vectors: NDArray[np.floating], random: np.random.RandomState) -> Float32:
+def _first_places(vectors: NDArray[np.floating], random: np.random.RandomState) -> Float32:
     """Two columns of a spectral embedding, scaled as UMAP scales its own start: (n, 2) float32.
 
     They are the second and the third, as the first hardly differs between samples of a connected graph; where there
@@ -145,25 +138,12 @@ def spectral_columns(graph: sp.csr_array | NDArray[np.floating], columns: int, s
 
 def _edges(graph: sp.csr_array | NDArray[np.floating]) -> sp.csr_array:
     """A graph's edges as CSR, both directions of each, without loops and scaled to at most 1."""
-    edges = sp.csr_array(_strongest(graph) if isinstance(graph, np.ndarray) else graph, dtype=np.float64, copy=True)
+    edges = sp.csr_array(
+        thinned(graph, STRONGEST) if isinstance(graph, np.ndarray) else graph, dtype=np.float64, copy=True
+    )
     edges.setdiag(0.0)
     edges.eliminate_zeros()
     edges.sort_indices()
     if edges.nnz:
         edges.data /= edges.data.max()
     return edges
-
-
-def _strongest(matrix: NDArray[np.floating]) -> sp.csr_array:
-    """Of a symmetric matrix the entries that are among the `STRONGEST` of either row: CSR (n, n)."""
-    n = len(matrix)
-    count = min(STRONGEST, max(n - 1, 0))
-    columns, values = np.empty((n, count), np.int64), np.empty((n, count))
-    for i in range(n):
-        row = np.array(matrix[i], np.float64)
-        row[i] = -np.inf
-        columns[i] = np.argsort(-row, kind="stable")[:count]  # ties go by number
-        values[i] = row[columns[i]]
-    rows = np.repeat(np.arange(n), count)
-    kept = sp.csr_array((values.ravel(), (rows, columns.ravel())), shape=(n, n))
-    return sp.csr_array(kept.maximum(kept.T))

@@ -43,7 +43,7 @@ class Communities(NamedTuple):
     modularity: float  # with that resolution
 
 
-class Near(NamedTuple):
+class _Near(NamedTuple):
     """The communities that come nearest to a wanted number of them."""
 
     found: Communities
@@ -55,8 +55,6 @@ class Graph:
 
     ``n``: vertices. Their numbers decide: the caller gives them in an order that does not depend on how work is
     cut; ``i``, ``j`` (edges,): ends of the edges, each pair once and no loops; ``weights`` (edges,): above 0.
-
-    Of 10 million edges the graph and its communities take `ips2_dask.plan.work.LEIDEN_EDGE_BYTES` an edge.
     """
 
     def __init__(self, n: int, i: Integer, j: Integer, weights: NDArray[np.floating]) -> None:
@@ -101,31 +99,28 @@ class Graph:
         quality = float(self._graph.modularity(found, weights=self._weights, resolution=resolution))
         return found, 0.0 if math.isnan(quality) else quality
 
-    def so_many(self, clusters: int, seed: int) -> Near:
+    def so_many(self, clusters: int, seed: int) -> _Near:
         """Communities of the resolution that gives ``clusters`` of them, found by bisection from 1.
 
         Where no resolution is found that does, the next smaller number that was met counts. There is one unless the
         graph has more components. One community is that of resolution 0, of which igraph keeps components apart.
         """
         if clusters == 1:
-            return Near(Communities(np.zeros(self._graph.vcount(), np.int32), 1, 0.0, 1.0), None)
+            return _Near(Communities(np.zeros(self._graph.vcount(), np.int32), 1, 0.0, 1.0), None)
         below: Communities | None = None
         above: Communities | None = None
         resolution = 1.0
         for _ in range(MOST_TRIALS):
             found = self.communities(resolution, seed)
             if found.clusters == clusters:
-                return Near(found, None)
-            if found.clusters < clusters:
-                below = found
-            else:
-                above = found
-            if below is not None and above is not None:
-                if above.resolution < 1.001 * below.resolution:
-                    break
-                resolution = math.sqrt(below.resolution * above.resolution)
-            else:
+                return _Near(found, None)
+            below, above = (found, above) if found.clusters < clusters else (below, found)
+            if below is None or above is None:
                 resolution *= 2.0 if above is None else 0.5
+            elif above.resolution < 1.001 * below.resolution:
+                break
+            else:
+                resolution = math.sqrt(below.resolution * above.resolution)
         nearest = below or above
         assert nearest is not None
-        return Near(nearest, None if nearest is above else above)
+        return _Near(nearest, None if nearest is above else above)

@@ -15,29 +15,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import draws
-from ips2_dask.kernels.eigen import (
-    DENSE_BELOW,
-    ArraySpace,
-    Block,
-    Known,
-    Solution,
-    Space,
-    State,
-    block_width,
-    chebyshev_steps,
-    dense_eigenpairs,
-    leading_eigenpairs,
-    orthonormalize,
-    rayleigh_ritz,
-)
+from ips2_dask.kernels import draws, eigen
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import inverse_root, normalized, sort_together
-from ips2_dask.typing import Float, Float64, Int8, Int32, Int64, UInt64
+from ips2_dask.kernels.sparse import inverse_root, normalized
+from ips2_dask.typing import AnyArray, Float, Float64, Int8, Int32, Int64, UInt64
 
 COARSEST = 1 << 13
 """Nodes of a graph that is solved as it is, by the solver that stops when the wanted gaps have settled."""
@@ -75,172 +59,79 @@ ROWS = 1 << 14
 # ---- aggregation, on rows over the nodes that they touch
 
 
-@njit(nogil=True, cache=True)
-def _choose(indptr, indices, priority, state, first, low, high, out):  # type: ignore[no-untyped-def]
-    for r in range(low, high):
-        i = first + r
-        out[r] = state[i]
-        if state[i] != 0:
-            continue
-        highest = True
-        for t in range(indptr[r], indptr[r + 1]):
-            j = indices[t]
-            if j != i and state[j] == 0 and (priority[j], j) > (priority[i], i):
-                highest = False
-                break
-        if highest:
-            out[r] = 1
+def _by_rows(rows: sp.csr_array, kind: type, function: Callable[[int, int, AnyArray], AnyArray]) -> AnyArray:
+    """``function(a, b, columns)`` for some rows at a time, with the columns of their entries: (n,)."""
+    out: AnyArray = np.empty(rows.shape[0], kind)
+
+    def part(a: int, b: int) -> None:
+        out[a:b] = function(a, b, rows.indices[rows.indptr[a] : rows.indptr[b]])
+
+    map_chunks(part, len(out), ROWS)
+    return out
 
 
-@njit(nogil=True, cache=True)
-def _cover(indptr, indices, state, first, low, high, out):  # type: ignore[no-untyped-def]
-    for r in range(low, high):
-        i = first + r
-        out[r] = state[i]
-        if state[i] != 0:
-            continue
-        for t in range(indptr[r], indptr[r + 1]):
-            if state[indices[t]] == 1:
-                out[r] = 2
-                break
-
-
-@njit(nogil=True, cache=True)
-def _join(indptr, indices, data, scale, priority, state, first, low, high, out):  # type: ignore[no-untyped-def]
-    for r in range(low, high):
-        i = first + r
-        out[r] = i
-        if state[i] == 1:
-            continue
-        best = -1.0
-        for t in range(indptr[r], indptr[r + 1]):
-            j = indices[t]
-            if j == i or state[j] != 1:
-                continue
-            strength = data[t] * scale[j]
-            if strength > best or (strength == best and priority[j] > priority[out[r]]):  # equal ones are common
-                best, out[r] = strength, j
+def _largest(rows: sp.csr_array, a: int, b: int, values: AnyArray) -> AnyArray:
+    """The largest value in each of the rows a .. b - 1, from one for each of their entries; 0 in an empty row."""
+    ends = rows.indptr[a : b + 1] - rows.indptr[a]
+    found: AnyArray = np.maximum.reduceat(np.append(values, values.dtype.type(0)), ends[:-1])
+    found[np.diff(ends) == 0] = 0
+    return found
 
 
 def choose_seeds(rows: sp.csr_array, priority: UInt64, state: Int8, first: int) -> Int8:
     """The state of the rows' own nodes once undecided ones of higher priority than all undecided neighbours are seeds.
 
-    Parameters
-    ----------
-    rows : (n, touched) CSR
-    priority, state : (touched,)
-        Of the nodes that the rows touch.
-    first : int
-        Place of the first own node among these.
-
-    Returns
-    -------
-    (n,) int8
+    ``rows`` (n, touched) CSR; ``priority``, ``state`` (touched,): of the nodes that the rows touch, no two of one
+    priority; ``first``: place of the first own node among these. Returns (n,) int8.
     """
-    out = np.empty(rows.shape[0], np.int8)
-    map_chunks(lambda a, b: _choose(rows.indptr, rows.indices, priority, state, first, a, b, out), len(out), ROWS)
-    return out
+    rank = np.where(state == UNDECIDED, priority, np.uint64(0))
+
+    def chosen(a: int, b: int, columns: AnyArray) -> AnyArray:
+        own = slice(first + a, first + b)
+        is_highest = rank[own] >= _largest(rows, a, b, rank[columns])
+        return np.where((state[own] == UNDECIDED) & is_highest, SEED, state[own])
+
+    return _by_rows(rows, np.int8, chosen)
 
 
 def cover(rows: sp.csr_array, state: Int8, first: int) -> Int8:
     """The state of the rows' own nodes once undecided ones beside a seed are covered; parameters as `choose_seeds`."""
-    out = np.empty(rows.shape[0], np.int8)
-    map_chunks(lambda a, b: _cover(rows.indptr, rows.indices, state, first, a, b, out), len(out), ROWS)
-    return out
+
+    def covered(a: int, b: int, columns: AnyArray) -> AnyArray:
+        own = state[first + a : first + b]
+        return np.where((own == UNDECIDED) & _largest(rows, a, b, state[columns] == SEED), COVERED, own)
+
+    return _by_rows(rows, np.int8, covered)
 
 
 def strongest_seeds(rows: sp.csr_array, scale: Float64, priority: UInt64, state: Int8, first: int) -> Int64:
     """The seed of each own node, as its place among the touched: itself, or the one of the largest a_ij / sqrt(d_j).
 
-    Of equal ones it is that of the highest priority. Parameters as those of `choose_seeds`; ``scale``, (touched,), is
-    1 / sqrt(d).
+    Of equal ones, which are common, it is that of the highest priority. Parameters as those of `choose_seeds`;
+    ``scale``, (touched,), is 1 / sqrt(d).
     """
-    out = np.empty(rows.shape[0], np.int64)
-    map_chunks(
-        lambda a, b: _join(rows.indptr, rows.indices, rows.data, scale, priority, state, first, a, b, out),
-        len(out),
-        ROWS,
-    )
-    return out
 
+    def strongest(a: int, b: int, columns: AnyArray) -> AnyArray:
+        own = np.arange(first + a, first + b)
+        row = np.repeat(np.arange(b - a), np.diff(rows.indptr[a : b + 1]))
+        beside = np.flatnonzero((state[columns] == SEED) & (state[own] != SEED)[row])
+        row, seed = row[beside], columns[beside]
+        order = np.lexsort((priority[seed], rows.data[rows.indptr[a] + beside] * scale[seed], row))
+        last = order[np.diff(row[order], append=b - a) > 0]
+        own[row[last]] = seed[last]
+        return own
 
-@njit(nogil=True, cache=True)
-def _merge_rows(indptr, indices, data, start, members, column, low, high, seen, place, ends, out, values, write):  # type: ignore[no-untyped-def]
-    for aggregate in range(low, high):
-        begin = ends[aggregate]
-        n = 0
-        for s in range(start[aggregate], start[aggregate + 1]):
-            r = members[s]
-            for t in range(indptr[r], indptr[r + 1]):
-                c = column[indices[t]]
-                if seen[c] != aggregate:
-                    seen[c] = aggregate
-                    place[c] = n
-                    n += 1
-                    if write:
-                        out[begin + place[c]], values[begin + place[c]] = c, data[t]
-                elif write:
-                    values[begin + place[c]] += data[t]
-        if write:
-            sort_together(out, values, begin, begin + n)
-        else:
-            ends[aggregate] = n
+    return _by_rows(rows, np.int64, strongest)
 
 
 def merged_rows(rows: sp.csr_array, aggregate: Int64, column: Int64, shape: tuple[int, int]) -> sp.csr_array:
     """P'AP: rows of members summed to those of their aggregates, columns likewise.
 
-    Parameters
-    ----------
-    rows : (n, touched) CSR
-    aggregate : (n,) int64
-        The row of the result that each row belongs to.
-    column : (touched,) int64
-        The column of the result that each column belongs to.
-    shape : tuple
-        Of the result.
-
-    Returns
-    -------
-    CSR
-        Columns ascending; entries are summed in the order of the members.
+    ``rows`` (n, touched) CSR, whose sums are exact in any order; ``aggregate`` (n,), ``column`` (touched,): the row
+    of the result that each row belongs to, and the column that each column belongs to; ``shape``: of the result.
     """
-    members = np.argsort(aggregate, kind="stable")
-    start = np.zeros(shape[0] + 1, np.int64)
-    np.cumsum(np.bincount(aggregate, minlength=shape[0]), out=start[1:])
-    ends = np.zeros(shape[0] + 1, np.int64)
-    indices, values = np.empty(0, np.int32), np.empty(0, rows.data.dtype)
-    step = max(ROWS, -(-shape[0] // 16))  # each part has two numbers a column beside it
-
-    def part(write: bool) -> Callable[[int, int], None]:
-        def run(a: int, b: int) -> None:
-            seen, place = np.full(shape[1], -1, np.int32), np.empty(shape[1], np.int32)
-            _merge_rows(
-                rows.indptr,
-                rows.indices,
-                rows.data,
-                start,
-                members,
-                column,
-                a,
-                b,
-                seen,
-                place,
-                ends,
-                indices,
-                values,
-                write,
-            )
-
-        return run
-
-    map_chunks(part(False), shape[0], step)
-    ends[:] = np.cumsum(np.concatenate([[0], ends[:-1]]))
-    total = int(ends[-1])
-    indices, values = np.empty(total, np.int32), np.empty(total, rows.data.dtype)
-    map_chunks(part(True), shape[0], step)
-    kind = np.int32 if total < 2**31 else np.int64
-    return sp.csr_array((values, indices, ends.astype(kind)), shape=shape)
+    place = np.repeat(aggregate.astype(np.int32), np.diff(rows.indptr)), column.astype(np.int32)[rows.indices]
+    return sp.csr_array(sp.coo_array((rows.data, place), shape=shape))
 
 
 def priorities(seeds: NDArray[np.integer], seed: int, depth: int) -> UInt64:
@@ -255,7 +146,7 @@ class Level(Protocol):
     """A graph of a hierarchy: products with it, and the way to the next coarser one."""
 
     @property
-    def space(self) -> Space:
+    def space(self) -> eigen.Space:
         """Block vectors of its nodes, with the known eigenvectors."""
         ...
 
@@ -263,11 +154,11 @@ class Level(Protocol):
         """The next coarser graph; None where this one is to be solved as it is."""
         ...
 
-    def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
+    def solved(self, width: int, wanted: int, seed: int) -> tuple[eigen.Block, float]:
         """Leading eigenvectors of the graph as it is, ``width`` of them, and the eigenvalue of the last one."""
         ...
 
-    def prolong(self, coarse: Any, y: Block) -> Block:
+    def prolong(self, coarse: Any, y: eigen.Block) -> eigen.Block:
         """Eigenvectors of the next coarser graph at the members of its nodes."""
         ...
 
@@ -275,7 +166,7 @@ class Level(Protocol):
 class Start(NamedTuple):
     """Orthonormal Ritz vectors near the leading eigenvectors outside the known ones, and what they took."""
 
-    y: Block
+    y: eigen.Block
     values: Float64
     residuals: Float64
     products: int
@@ -284,14 +175,7 @@ class Start(NamedTuple):
 def start(level: Level, width: int, wanted: int, seed: int) -> Start | None:
     """Ritz vectors of a graph from its coarser ones, after one filter; None where it has none coarser.
 
-    Parameters
-    ----------
-    level : Level
-    width : int
-        Columns.
-    wanted : int
-        For how many the coarsest graph's solve shall be exact.
-    seed : int
+    ``width``: columns; ``wanted``: for how many the coarsest graph's solve shall be exact.
     """
     coarse = level.coarser()
     if coarse is None:
@@ -302,30 +186,19 @@ def start(level: Level, width: int, wanted: int, seed: int) -> Start | None:
     return refined(level.space, level.prolong(coarse, y), last)
 
 
-def refined(space: Space, y: Block, last: float) -> Start:
+def refined(space: eigen.Space, y: eigen.Block, last: float) -> Start:
     """Ritz vectors of a block after a filter that damps eigenvalues below ``last``."""
-    y = space.filter(y, chebyshev_steps(LOWEST, min(max(last, -0.9), MOST_HIGH), 1.0, PRODUCTS))
-    y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
+    y = space.filter(y, eigen.chebyshev_steps(LOWEST, min(max(last, -0.9), MOST_HIGH), 1.0, PRODUCTS))
+    y, values, residuals, products = eigen.rayleigh_ritz(space, eigen.orthonormalize(space, space.deflate(y)))
     return Start(y, values, residuals, PRODUCTS + products)
 
 
 class Graph:
     """A level whose graph is a matrix of this process.
 
-    Parameters
-    ----------
-    matrix : (n, n) CSR
-        Symmetric, no entry negative.
-    degrees : (n,) float64
-        Its row sums; 0 of rows that take no part.
-    label : (n,) int32
-        The component of each row.
-    count : int
-        Number of components.
-    samples : (n,) int
-        The sample that each node stands for.
-    depth : int
-        Levels below the finest.
+    ``matrix`` (n, n) CSR: symmetric, no entry negative, and with sums that are exact in any order; ``degrees`` (n,):
+    its row sums, 0 of rows that take no part; ``label`` (n,): the component of each row; ``count``: number of
+    components; ``samples`` (n,): the sample that each node stands for; ``depth``: levels below the finest.
     """
 
     def __init__(
@@ -339,10 +212,10 @@ class Graph:
         depth: int = 0,
     ) -> None:
         self._matrix, self._degrees, self._label, self._count, self._seed = matrix, degrees, label, count, seed
-        self._samples = samples
-        self._depth, self._aggregate = depth, np.empty(0, np.int64)
-        operator = MatrixOperator(normalized(matrix, degrees))
-        self.space = ArraySpace(operator, Known(np.sqrt(degrees), label, count))
+        self._samples, self._depth, self._aggregate = samples, depth, np.empty(0, np.int64)
+        self.space = eigen.ArraySpace(
+            MatrixOperator(normalized(matrix, degrees)), eigen.Known(np.sqrt(degrees), label, count)
+        )
 
     def coarser(self) -> Graph | None:
         """As of `Level`."""
@@ -365,10 +238,15 @@ class Graph:
             merged, degrees, self._label[seeds], self._count, self._seed, self._samples[seeds], self._depth + 1
         )
 
-    def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
-        """As of `Level`."""
-        solution = solve(self.space, width, wanted, seed)
-        y = self.space.random(width, seed)  # where there are fewer eigenvectors than columns
+    def solved(self, width: int, wanted: int, seed: int) -> tuple[eigen.Block, float]:
+        """As of `Level`: from a random start, or by LAPACK where the graph is small."""
+        space = self.space
+        if space.n <= eigen.DENSE_BELOW or space.n < 4 * eigen.block_width(width):
+            solution = eigen.dense_eigenpairs(space.operator, space.known, width)
+        else:
+            y = space.random(width, seed)
+            solution = eigen.leading_eigenpairs(space, max(wanted, 1), y, tol=TOL, seed=seed, settled=SETTLED)
+        y = space.random(width, seed)  # where there are fewer eigenvectors than columns
         y[:, : solution.vectors.shape[1]] = solution.vectors[:, :width]
         return y, float(solution.values[-1]) if len(solution.values) else 0.0
 
@@ -385,32 +263,24 @@ class Graph:
         return out
 
 
-def solve(space: ArraySpace, width: int, wanted: int, seed: int) -> Solution:
-    """Leading eigenpairs from a random start, for graphs that have no coarser one."""
-    if space.n <= DENSE_BELOW or space.n < 4 * block_width(width):
-        return dense_eigenpairs(space.operator, space.known, width)
-    start = space.random(width, seed)
-    return leading_eigenpairs(space, max(wanted, 1), start, tol=TOL, seed=seed, settled=SETTLED)
-
-
 def leading(
-    space: Space,
+    space: eigen.Space,
     found: Start | None,
     wanted: int,
     *,
     tol: float,
     settled: float,
     seed: int,
-    state: State | None = None,
-    checkpoint: Callable[[State], None] | None = None,
-) -> Solution:
+    state: eigen.State | None = None,
+    checkpoint: Callable[[eigen.State], None] | None = None,
+) -> eigen.Solution:
     """Leading eigenpairs from what `start` found, or from a stored ``state``; see `eigen.leading_eigenpairs`."""
     if state is None:
         assert found is not None
         residual = float(found.residuals[:wanted].max(initial=0.0))
         history = [{"products": found.products, "residual": residual}]
-        state = State(found.y, found.values, found.residuals, LOWEST, found.products, history)
-    return leading_eigenpairs(
+        state = eigen.State(found.y, found.values, found.residuals, LOWEST, found.products, history)
+    return eigen.leading_eigenpairs(
         space,
         max(wanted, 1),
         state.y,

@@ -9,6 +9,7 @@ every sum has one order, whatever the width of a vector.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import llvmlite.binding
@@ -30,6 +31,23 @@ FUSED = ("contract",)
 
 WIDTHS = (32, 16, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") else (8,)
 """Columns of a tile: its sums fill half of the registers."""
+
+
+def _emitted(code: Callable[..., None]) -> Callable[..., None]:
+    """A function without a result for compiled code, whose instructions ``code(builder, *arguments)`` emits."""
+
+    def emitted(typing_context, *arguments):  # type: ignore[no-untyped-def]
+        del typing_context
+
+        def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+            del context, signature
+            code(builder, *values)
+
+        return types.void(*arguments), generate
+
+    emitted.__name__ = code.__name__
+    emitted.__signature__ = inspect.signature(code)  # type: ignore[attr-defined]  # Numba asks how many arguments
+    return intrinsic(emitted)
 
 
 def _splat(value: float) -> ir.Constant:
@@ -81,6 +99,27 @@ def _loop(
     return following
 
 
+def _by_widths(
+    builder: ir.IRBuilder, columns: ir.Value, widths: tuple[int, ...], part: Callable[[ir.Value, int], None]
+) -> None:
+    """Emit ``part(start, width)`` over columns: of the first width as often as it fits, of others once at most.
+
+    They are powers of two, each half of the one before.
+    """
+
+    def widest(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        part(builder.mul(t, ir.Constant(WORD, widths[0])), widths[0])
+        return carried
+
+    whole = builder.udiv(columns, ir.Constant(WORD, widths[0]))
+    with builder.if_then(builder.icmp_unsigned("!=", whole, ir.Constant(WORD, 0))):
+        _loop(builder, whole, [], widest)
+    for width in widths[1:]:
+        left = builder.and_(columns, ir.Constant(WORD, width))
+        with builder.if_then(builder.icmp_unsigned("!=", left, ir.Constant(WORD, 0))):
+            part(builder.and_(columns, ir.Constant(WORD, -2 * width)), width)
+
+
 def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """exp(x) for x <= 0 as 2^n 2^f, |f| <= 1/2; relative error 2e-7, 0 below 2^-126."""
     y = builder.fmul(x, _splat(1.4426950408889634))
@@ -104,188 +143,135 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.fmul(p, builder.bitcast(power, VECTOR))
 
 
-@intrinsic
-def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, out):  # type: ignore[no-untyped-def]
+@_emitted
+def evaluate(builder, lengths, owned, table, weights, n, sigma, epsilon, out):  # type: ignore[no-untyped-def]
     """W_p o B_p of 16 neighbourhoods: row u of ``out`` (n, 16) holds their entry u.
 
     ``lengths`` and ``owned`` are (rows, 16) float32; ``table`` (n, 7) int32 has the rows of d_ij, d_kl, d_ik, d_jl,
     d_jk, d_il in ``lengths`` and of the entry's subset in ``owned``; ``weights`` (n,) float32.
     """
-    del typing_context
-    word, single = types.uintp, types.float32
-    signature = types.void(word, word, word, word, word, single, single, word)
+    sigma = _spread(builder, builder.fneg(sigma), LANES)
+    epsilon = _spread(builder, epsilon, LANES)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        lengths, owned, table, weights, n, sigma, epsilon, destination = arguments
-        sigma = _spread(builder, builder.fneg(sigma), LANES)
-        epsilon = _spread(builder, epsilon, LANES)
+    def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        first = builder.mul(u, ir.Constant(WORD, 7))
+        rows = [
+            builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT)) for i in range(7)
+        ]
+        ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
+        above = builder.fmul(sigma, builder.fadd(ij, kl))
+        straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
+        crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
+        value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
+        weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
+        value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
+        builder.store(value, _address(builder, out, u, 4 * LANES, VECTOR), align=4)
+        return carried
 
-        def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            first = builder.mul(u, ir.Constant(WORD, 7))
-            rows = [
-                builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT))
-                for i in range(7)
-            ]
-            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
-            above = builder.fmul(sigma, builder.fadd(ij, kl))
-            straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
-            crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
-            value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
-            weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
-            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
-            builder.store(value, _address(builder, destination, u, 4 * LANES, VECTOR), align=4)
-            return carried
-
-        _loop(builder, n, [], entry)
-
-    return signature, generate
+    _loop(builder, n, [], entry)
 
 
-@intrinsic
-def spread_bits(typing_context, packed, n, out):  # type: ignore[no-untyped-def]
+@_emitted
+def spread_bits(builder, packed, n, out):  # type: ignore[no-untyped-def]
     """Bits of ``packed`` (n, 16) uint8 as rows of ``out`` (8 n, 16) float32, 0 or 1; of a byte the highest is first."""
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word)
+    integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        packed, n, destination = arguments
-        integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
+    def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
+        target = builder.add(out, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
+        for bit in range(7, -1, -1):
+            moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
+            row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
+            builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+            target = builder.add(target, ir.Constant(WORD, 4 * LANES))
+        return carried
 
-        def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
-            target = builder.add(destination, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
-            for bit in range(7, -1, -1):
-                moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
-                row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
-                builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
-                target = builder.add(target, ir.Constant(WORD, 4 * LANES))
-            return carried
-
-        _loop(builder, n, [], byte)
-
-    return signature, generate
+    _loop(builder, n, [], byte)
 
 
-@intrinsic
-def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-untyped-def]
+@_emitted
+def cut_strip(builder, entries, places, n, strip):  # type: ignore[no-untyped-def]
     """Rows of 16 blocks, from entries side by side to blocks one after the other.
 
     Item t of ``places`` (n, 16) int32 has the rows of ``entries`` (_, 16) that hold rows 0 .. 7 of a tile in columns
     2 t and 2 t + 1; ``strip`` (16, n, 2, 8) gets them with the lane first.
     """
-    del typing_context
-    word = types.uintp
-    signature = types.void(word, word, word, word)
+    apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        entries, places, n, strip = arguments
-        apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
+    def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+        first = builder.mul(t, ir.Constant(WORD, LANES))
+        v = []
+        for i in range(LANES):
+            place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
+            v.append(_row(builder, entries, builder.load(place)))
+        for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
+            for i in (i for i in range(LANES) if not i & d):
+                a, b = v[i], v[i + d]
+                low = [j if not j & d else LANES + j - d for j in range(LANES)]
+                high = [j + d if not j & d else LANES + j for j in range(LANES)]
+                kind = ir.VectorType(INT, LANES)
+                v[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
+                v[i + d] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
+        target = builder.add(strip, builder.mul(t, ir.Constant(WORD, 4 * LANES)))
+        for lane in range(LANES):
+            builder.store(v[lane], builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+            target = builder.add(target, apart)
+        return carried
 
-        def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-            first = builder.mul(t, ir.Constant(WORD, LANES))
-            v = []
-            for i in range(LANES):
-                place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
-                v.append(_row(builder, entries, builder.load(place)))
-            for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
-                for i in (i for i in range(LANES) if not i & d):
-                    a, b = v[i], v[i + d]
-                    low = [j if not j & d else LANES + j - d for j in range(LANES)]
-                    high = [j + d if not j & d else LANES + j for j in range(LANES)]
-                    kind = ir.VectorType(INT, LANES)
-                    v[i] = builder.shuffle_vector(a, b, ir.Constant(kind, low))
-                    v[i + d] = builder.shuffle_vector(a, b, ir.Constant(kind, high))
-            target = builder.add(strip, builder.mul(t, ir.Constant(WORD, 4 * LANES)))
-            for lane in range(LANES):
-                builder.store(v[lane], builder.inttoptr(target, VECTOR.as_pointer()), align=4)
-                target = builder.add(target, apart)
-            return carried
-
-        _loop(builder, n, [], item)
-
-    return signature, generate
+    _loop(builder, n, [], item)
 
 
-def _tile(width: int, kind: ir.Type) -> Callable[..., None]:
-    """An intrinsic: 8 rows of a block times ``width`` columns, single or double precision."""
+@_emitted
+def multiply_tile(builder, strip, q, x, stride, columns, out, zero):  # type: ignore[no-untyped-def]
+    """out[i] = sum_s strip[s, i] x[s] for i < 8: rows of a block times a multiple of 8 columns.
 
-    @intrinsic
-    def tile(typing_context, strip, q, x, stride, out):  # type: ignore[no-untyped-def]
-        """out[i] = sum_s strip[s, i] x[s] for i < 8; rows of x and out are ``stride`` bytes apart."""
-        del typing_context
-        word = types.uintp
-        signature = types.void(word, word, word, word, word)
+    Rows of x and out, numbers of the type of ``zero``, are ``stride`` bytes apart.
+    """
+    kind, single = zero.type, zero.type == SINGLE
 
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context, signature
-            strip, q, x, stride, destination = arguments
-            vector = ir.VectorType(kind, width)
+    def part(start: ir.Value, width: int) -> None:
+        vector, offset = ir.VectorType(kind, width), builder.mul(start, ir.Constant(WORD, 4 if single else 8))
+        at_x, target = builder.add(x, offset), builder.add(out, offset)
 
-            def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
-                address = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
-                row = builder.load(address, align=4)
-                first = builder.mul(s, ir.Constant(WORD, ROWS))
-                new = []
-                for i, total in enumerate(sums):
-                    address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
-                    value = builder.load(address)
-                    value = value if kind is SINGLE else builder.fpext(value, kind)
-                    term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
-                    new.append(builder.fadd(term, total, flags=FUSED))
-                return new
+        def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            address = builder.inttoptr(builder.add(at_x, builder.mul(s, stride)), vector.as_pointer())
+            row = builder.load(address, align=4)
+            first = builder.mul(s, ir.Constant(WORD, ROWS))
+            new = []
+            for i, total in enumerate(sums):
+                address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
+                value = builder.load(address)
+                value = value if single else builder.fpext(value, kind)
+                term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
+                new.append(builder.fadd(term, total, flags=FUSED))
+            return new
 
-            zero = ir.Constant(vector, [0.0] * width)
-            for total in _loop(builder, q, [zero] * ROWS, column):
-                builder.store(total, builder.inttoptr(destination, vector.as_pointer()), align=4)
-                destination = builder.add(destination, stride)
+        for total in _loop(builder, q, [ir.Constant(vector, [0.0] * width)] * ROWS, column):
+            builder.store(total, builder.inttoptr(target, vector.as_pointer()), align=4)
+            target = builder.add(target, stride)
 
-        return signature, generate
-
-    return tile
+    _by_widths(builder, columns, WIDTHS if single else (8,), part)
 
 
-tile_32, tile_16, tile_8 = (_tile(width, SINGLE) for width in (32, 16, 8))
-double_8 = _tile(8, ir.DoubleType())
+@_emitted
+def _row_sums(builder, x, stride, indices, data, n, columns, out):  # type: ignore[no-untyped-def]
+    """sum_t data[t] x[indices[t]] of n entries, n >= 1, and a multiple of 8 columns, in vectors of single precision."""
 
+    def part(start: ir.Value, width: int) -> None:
+        vector = ir.VectorType(SINGLE, width)
+        at_x = builder.add(x, builder.mul(start, ir.Constant(WORD, 4)))
 
-def _row_sums(width: int) -> Callable[..., None]:
-    """An intrinsic that puts sum_t data[t] x[indices[t], :width] at an address, in one vector of ``width`` floats."""
+        def entry(t: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+            row = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
+            value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
+            address = builder.inttoptr(builder.add(at_x, builder.mul(row, stride)), vector.as_pointer())
+            term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
+            return [builder.fadd(term, sums[0], flags=FUSED)]
 
-    @intrinsic
-    def sums(typing_context, x, stride, indices, data, n, out):  # type: ignore[no-untyped-def]
-        del typing_context
-        word = types.uintp
-        signature = types.void(word, word, word, word, word, word)
+        (total,) = _loop(builder, n, [ir.Constant(vector, [0.0] * width)], entry)
+        builder.store(total, _address(builder, out, start, 4, vector), align=4)
 
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context, signature
-            x, stride, indices, data, n, destination = arguments
-            vector = ir.VectorType(SINGLE, width)
-            target, zero = builder.inttoptr(destination, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
-
-            def entry(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
-                column = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
-                value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
-                address = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
-                term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
-                return [builder.fadd(term, carried[0], flags=FUSED)]
-
-            with builder.if_else(builder.icmp_unsigned("==", n, ir.Constant(WORD, 0))) as (empty, filled):
-                with empty:
-                    builder.store(zero, target, align=4)
-                with filled:
-                    builder.store(_loop(builder, n, [zero], entry)[0], target, align=4)
-
-        return signature, generate
-
-    return sums
-
-
-_sums_32, _sums_16, _sums_8 = (_row_sums(width) for width in (32, 16, 8))
+    _by_widths(builder, columns, (32, 16, 8), part)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -296,27 +282,17 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
 
     All are C-contiguous float32 with a multiple of 8 columns; ``indices`` is int32.
     """
-    columns = x.shape[1]
-    stride = types.uintp(4 * columns)
+    columns, stride, width = x.shape[1], types.uintp(4 * x.shape[1]), types.uintp(x.shape[1])
     sums = np.empty(columns, np.float32)
     at_x, at_sums = types.uintp(x.ctypes.data), types.uintp(sums.ctypes.data)
     at_indices, at_data = types.uintp(indices.ctypes.data), types.uintp(data.ctypes.data)
     for r in range(low, high):
-        begin = types.uintp(4 * indptr[r])
-        n = types.uintp(indptr[r + 1] - indptr[r])
-        column = 0
-        while column < columns:
-            offset = types.uintp(4 * column)
-            target = at_sums + offset
-            if columns - column >= 32:
-                _sums_32(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 32
-            elif columns - column >= 16:
-                _sums_16(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 16
-            else:
-                _sums_8(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
-                column += 8
+        begin, n = types.uintp(4 * indptr[r]), indptr[r + 1] - indptr[r]
+        if n > 0:
+            _row_sums(at_x, stride, at_indices + begin, at_data + begin, types.uintp(n), width, at_sums)
+        else:
+            for t in range(columns):
+                sums[t] = 0
         source, result = own[r], out[r]
         for t in range(columns):
             sums[t] = a * sums[t] + b * source[t]
@@ -329,95 +305,42 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
                 result[t] = sums[t]
 
 
-@intrinsic
-def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
+@_emitted
+def prefetch(builder, address):  # type: ignore[no-untyped-def]
     """Ask for the cache line at an address, into the second-level cache."""
-    del typing_context
-    signature = types.void(types.uintp)
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        pointer = ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
-        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
-        read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
-        builder.call(function, [builder.inttoptr(arguments[0], pointer), read, second_level, data])
-
-    return signature, generate
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+    function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+    read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
+    builder.call(function, [builder.inttoptr(address, pointer), read, second_level, data])
 
 
-def _part_of_row(width: int, *, adds: bool) -> Callable[..., None]:
-    """An intrinsic on ``width`` numbers of a row at two addresses: target = factor source, or target + source."""
+def _on_row(
+    builder: ir.IRBuilder, source: ir.Value, target: ir.Value, columns: ir.Value, factor: ir.Value, *, adds: bool
+) -> None:
+    """target = factor source, or target += source: rows of numbers, of the type of ``factor``, at two addresses."""
+    size = 4 if factor.type == SINGLE else 8
 
-    @intrinsic
-    def part(typing_context, source, target, factor):  # type: ignore[no-untyped-def]
-        del typing_context
-        signature = types.void(types.uintp, types.uintp, factor)
+    def part(start: ir.Value, width: int) -> None:
+        vector = ir.VectorType(factor.type, width)
+        at_source, at_target = (_address(builder, row, start, size, vector) for row in (source, target))
+        values = builder.load(at_source, align=size)
+        if adds:
+            values = builder.fadd(builder.load(at_target, align=size), values)
+        else:
+            values = builder.fmul(values, _spread(builder, factor, width))
+        builder.store(values, at_target, align=size)
 
-        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-            del context
-            kind, size = (SINGLE, 4) if signature.args[2] == types.float32 else (ir.DoubleType(), 8)
-            vector = ir.VectorType(kind, width)
-            source, target = (builder.inttoptr(address, vector.as_pointer()) for address in arguments[:2])
-            values = builder.load(source, align=size)
-            if adds:
-                values = builder.fadd(builder.load(target, align=size), values)
-            else:
-                values = builder.fmul(values, _spread(builder, arguments[2], width))
-            builder.store(values, target, align=size)
-
-        return signature, generate
-
-    return part
+    _by_widths(builder, columns, (16, 8, 4, 2, 1), part)
 
 
-_scale_16, _scale_8, _scale_4, _scale_2, _scale_1 = (_part_of_row(width, adds=False) for width in (16, 8, 4, 2, 1))
-_add_16, _add_8, _add_4, _add_2, _add_1 = (_part_of_row(width, adds=True) for width in (16, 8, 4, 2, 1))
+@_emitted
+def scale_row(builder, source, target, columns, factor):  # type: ignore[no-untyped-def]
+    """target = factor source, see `_on_row`."""
+    _on_row(builder, source, target, columns, factor, adds=False)
 
 
-@njit(nogil=True, cache=True)
-def scale_row(source, target, columns, size, factor):  # type: ignore[no-untyped-def]
-    """target = factor source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``factor``."""
-    wide = types.uintp(16 * size)
-    for _ in range(columns >> 4):
-        _scale_16(source, target, factor)
-        source += wide
-        target += wide
-    if columns & 8:
-        _scale_8(source, target, factor)
-        source += types.uintp(8 * size)
-        target += types.uintp(8 * size)
-    if columns & 4:
-        _scale_4(source, target, factor)
-        source += types.uintp(4 * size)
-        target += types.uintp(4 * size)
-    if columns & 2:
-        _scale_2(source, target, factor)
-        source += types.uintp(2 * size)
-        target += types.uintp(2 * size)
-    if columns & 1:
-        _scale_1(source, target, factor)
-
-
-@njit(nogil=True, cache=True)
-def add_row(source, target, columns, size, one):  # type: ignore[no-untyped-def]
-    """target += source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``one``."""
-    wide = types.uintp(16 * size)
-    for _ in range(columns >> 4):
-        _add_16(source, target, one)
-        source += wide
-        target += wide
-    if columns & 8:
-        _add_8(source, target, one)
-        source += types.uintp(8 * size)
-        target += types.uintp(8 * size)
-    if columns & 4:
-        _add_4(source, target, one)
-        source += types.uintp(4 * size)
-        target += types.uintp(4 * size)
-    if columns & 2:
-        _add_2(source, target, one)
-        source += types.uintp(2 * size)
-        target += types.uintp(2 * size)
-    if columns & 1:
-        _add_1(source, target, one)
+@_emitted
+def add_row(builder, source, target, columns, one):  # type: ignore[no-untyped-def]
+    """target += source, see `_on_row`."""
+    _on_row(builder, source, target, columns, one, adds=True)

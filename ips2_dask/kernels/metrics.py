@@ -23,6 +23,8 @@ Rows = Literal["as given", "unit", "centred unit", "root shares", "presence", "d
 EUCLIDEAN = None
 """Code of the Euclidean distance in compiled code, of which Numba then compiles no other metric's part."""
 
+MANHATTAN, CHEBYSHEV, CANBERRA, BRAYCURTIS, HAMMING, JACCARD = range(1, 7)
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
@@ -35,23 +37,15 @@ class Metric:
     code : int, optional
         Code of the distance between prepared rows in compiled code, see `distances.length`.
     rows : Rows
-    translation_invariant : bool
-        Whether a constant may be added to a column: else columns are not centred unasked, and are scaled to the letter.
-    has_unit : bool
-        Whether distances have the unit of the samples, and so are divided by the run's power of two.
-    external : str
-        Name of the distance between prepared rows in pynndescent.
-    scipy : str
-        The same in SciPy's `cdist`.
+    about_zero : bool
+        Whether it depends on where 0 is, or on values being equal: columns are then not centred unasked, and are scaled
+        to the letter. Its distances have no unit, by whose power of two others are divided.
     """
 
     name: str
     code: int | None = EUCLIDEAN
     rows: Rows = "as given"
-    translation_invariant: bool = True
-    has_unit: bool = True
-    external: str = "euclidean"
-    scipy: str = "euclidean"
+    about_zero: bool = False
 
     @property
     def precomputed(self) -> bool:
@@ -69,6 +63,16 @@ class Metric:
         return self.code is not EUCLIDEAN
 
     @property
+    def external(self) -> str:
+        """Name of the distance between prepared rows in pynndescent."""
+        return self.name if self.compares_pairs else "euclidean"
+
+    @property
+    def scipy(self) -> str:
+        """The same in SciPy's `cdist`."""
+        return "cityblock" if self.code == MANHATTAN else self.external
+
+    @property
     def needs_direction(self) -> bool:
         """Whether rows are brought to one length, which a row of zeros (or for some of equal values) does not have."""
         return self.rows in ("unit", "centred unit", "root shares")
@@ -79,26 +83,16 @@ class Metric:
         return self.rows == "as given"
 
 
-def _compared(name: str, code: int, scipy: str = "") -> Metric:
-    """A metric of differences of features."""
-    return Metric(name, code, external=name, scipy=scipy or name)
-
-
-def _about_zero(name: str, code: int, rows: Rows = "as given") -> Metric:
-    """A metric without a unit, which depends on where 0 is or on values being equal."""
-    return Metric(name, code, rows, translation_invariant=False, has_unit=False, external=name, scipy=name)
-
-
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("euclidean"),
-        _compared("manhattan", 1, "cityblock"),
-        _compared("chebyshev", 2),
-        _about_zero("canberra", 3),
-        _about_zero("braycurtis", 4),
-        _about_zero("hamming", 5),
-        _about_zero("jaccard", 6, "presence"),
+        Metric("manhattan", MANHATTAN),
+        Metric("chebyshev", CHEBYSHEV),
+        Metric("canberra", CANBERRA, about_zero=True),
+        Metric("braycurtis", BRAYCURTIS, about_zero=True),
+        Metric("hamming", HAMMING, about_zero=True),
+        Metric("jaccard", JACCARD, "presence", about_zero=True),
         Metric("cosine", rows="unit"),
         Metric("correlation", rows="centred unit"),
         Metric("hellinger", rows="root shares"),

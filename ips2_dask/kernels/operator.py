@@ -8,11 +8,10 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
-from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
-from ips2_dask.kernels.product import add_slots, combine, element_blocks, find_shared, multiply, product_tables
-from ips2_dask.kernels.sparse import Matrix, inverse_root, sort_together
+from ips2_dask.kernels.product import add_slots, combine, element_blocks, multiply, product_tables
+from ips2_dask.kernels.sparse import Matrix, distinct, enter, inverse_root, product, row_view
 from ips2_dask.typing import Float, Float64, Integer, UInt8
 
 ROWS = 1 << 14
@@ -57,11 +56,36 @@ class _SpareBlock:
             return np.empty(shape, dtype)
         return block
 
-    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
-        """An array of zeros."""
-        block = self.array(shape, dtype)
-        map_chunks(lambda a, b: block[a:b].fill(0), len(block), ROWS)
-        return block
+
+def _is_vectorized(matrix: Matrix, x: Float) -> bool:
+    """Whether `llvm.recur_rows` takes the matrix and a block of columns."""
+    single = sp.issparse(matrix) and matrix.dtype == x.dtype == np.float32
+    csr: Any = matrix  # looked into only where it is one
+    return bool(single and csr.indices.dtype == np.int32 and x.shape[1] % 8 == 0)
+
+
+def recur(
+    matrix: Matrix, x: Float, own: Float, previous: Float | None, a: float, b: float, c: float, out: Float
+) -> Float:
+    """``out`` = a M x + b own + c previous, of the dtype of x; each row is summed by ascending columns.
+
+    ``own``: the rows of x that stand for the rows of M, x itself where M is square.
+    """
+    abc = [out.dtype.type(factor) for factor in (a, b, c)]
+    before, ones = out[:0] if previous is None else previous, np.ones(ROWS, out.dtype)
+    csr: Any = matrix
+    fast = _is_vectorized(matrix, x)
+    if not fast:
+        product(matrix, x, out)
+
+    def chunk(low: int, high: int) -> None:
+        if fast:
+            recur_rows(csr.indptr, csr.indices, csr.data, x, own, before, *abc, out, low, high)
+        else:
+            combine(out[low:high], ones, own[low:high], before[low:high], *abc)
+
+    map_chunks(chunk, len(out), ROWS)
+    return out
 
 
 class MatrixOperator:
@@ -71,25 +95,7 @@ class MatrixOperator:
         self.matrix: Any = matrix  # its attributes are those of a CSR matrix where it is one
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
-        self._chunks: dict[int, sp.csr_array] = {}
         self._spare = _SpareBlock()
-        single = sp.issparse(matrix) and matrix.dtype == np.float32
-        csr: sp.csr_array = matrix  # looked into only where it is one
-        self._vector_rows = single and csr.indices.dtype == np.int32
-
-    def _rows(self, a: int, b: int) -> Matrix:
-        if (a, b) == (0, self.shape[0]):
-            return self.matrix
-        if not sp.issparse(self.matrix):
-            return self.matrix[a:b]
-        if a not in self._chunks:
-            csr = self.matrix
-            low, high = csr.indptr[a], csr.indptr[b]
-            # the data are views: slicing would copy the whole matrix once over
-            self._chunks[a] = sp.csr_array(
-                (csr.data[low:high], csr.indices[low:high], csr.indptr[a : b + 1] - low), shape=(b - a, csr.shape[1])
-            )
-        return self._chunks[a]
 
     def release(self) -> None:
         """Let go of memory kept for the next product: that will have other columns."""
@@ -97,53 +103,24 @@ class MatrixOperator:
 
     def matmat(self, x: Float) -> Float:
         """The product with a block of columns (n, columns)."""
-        if self._vector_rows and x.dtype == np.float32 and x.shape[1] % 8 == 0:
+        if _is_vectorized(self.matrix, x):
             return self.recur(x, None, 1.0, 0.0, 0.0)
-        product = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
-
-        def chunk(a: int, b: int) -> None:
-            product[a:b] = self._rows(a, b) @ x
-
-        map_chunks(chunk, self.shape[0], ROWS)
-        return product
+        return product(self.matrix, x)
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous; ``previous`` is given up and will be overwritten."""
-        kind = np.result_type(self.dtype, y.dtype).type
-        fast = self._vector_rows and kind is np.float32 and y.shape[1] % 8 == 0
-        y = np.ascontiguousarray(y, kind)
-        result = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
-        before = result[:0] if previous is None else previous
-        ones = np.ones(ROWS, kind)
-
-        def chunk(low: int, high: int) -> None:
-            if fast:
-                m = self.matrix
-                recur_rows(m.indptr, m.indices, m.data, y, y, before, kind(a), kind(b), kind(c), result, low, high)
-            else:
-                combine(result[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
-
-        map_chunks(chunk, len(result), ROWS)
+        y = np.ascontiguousarray(y, np.result_type(self.dtype, y.dtype))
+        result = recur(self.matrix, y, y, previous, a, b, c, self._spare.array(y.shape, y.dtype))
         self._spare.keep(previous)
         return result
 
 
-class Piece(NamedTuple):
+class _Piece(NamedTuple):
     """Consecutive neighbourhoods that one thread works on, and the pairs that they share with other pieces."""
 
     start: int
     stop: int
     owner: NDArray[np.integer]  # the pair of each slot, ascending
-
-
-class Counts(NamedTuple):
-    """Work of one product of a `NeighborhoodOperator`."""
-
-    stored: int  # bytes of distances and owner bits
-    rows: int  # that neighbourhoods read, and as many that they add to
-    slots: int
-    made: int  # entries computed
-    products: int  # of an entry and a row of x
 
 
 class NeighborhoodOperator:
@@ -180,35 +157,30 @@ class NeighborhoodOperator:
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = _SpareBlock(), _SpareBlock()
         self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
-        self.pieces: list[Piece] = []
+        self.pieces: list[_Piece] = []
         self._split()
 
     def _split(self) -> None:
         """Decide which pairs are shared between pieces, and where each piece sums them."""
         P = self.shape[0]
-        shared = np.zeros(P, np.bool_)
-        find_shared(self._ids, self._piece, shared, np.full(P, -1, np.int32))
+        pieces_of = np.zeros(P, np.int8)  # at most `MAX_PIECES`
+        for start, stop in chunk_bounds(len(self._ids), self._piece):
+            pieces_of[distinct(self._ids[start:stop])] += 1
         self._out_of = np.empty_like(self._ids)
         place = np.arange(P, dtype=self._ids.dtype)
         for start, stop in chunk_bounds(len(self._ids), self._piece):
             used = self._ids[start:stop]
-            owner = np.unique(used[shared[used]])
+            owner = distinct(used[pieces_of[used] > 1])
             place[owner] = np.arange(P, P + len(owner))  # slots come after the rows of y
             np.take(place, used, out=self._out_of[start:stop])
-            self.pieces.append(Piece(start, stop, owner))
+            self.pieces.append(_Piece(start, stop, owner))
 
-    def waves(self, n_threads: int) -> list[list[Piece]]:
+    def waves(self, n_threads: int) -> list[list[_Piece]]:
         """The pieces that go at a time: one on one thread, and on more as many as fit into `WAVE_SLOTS` slots."""
         slots = sum(len(piece.owner) for piece in self.pieces)
         fitting = MAX_PIECES // max(1, -(-slots // WAVE_SLOTS))
         size = max(fitting, min(2 * n_threads, AT_ONCE)) if n_threads > 1 else 1
         return [self.pieces[a:b] for a, b in chunk_bounds(len(self.pieces), size)]
-
-    def counts(self) -> Counts:
-        """What one product has to read and to compute, for a benchmark's comparison with what the machine can do."""
-        stored, made = self._blocks.nbytes + self._owned.nbytes, len(self._ids) * len(self._tables.places)
-        slots = sum(len(piece.owner) for piece in self.pieces)
-        return Counts(stored, self._ids.size, slots, made, self._ids.size * self._ids.shape[1])
 
     @property
     def nbytes(self) -> int:
@@ -222,7 +194,8 @@ class NeighborhoodOperator:
 
     def _sums(self, x: Float) -> Float:
         """R (scale x)."""
-        y = self._spare.zeros(x.shape, x.dtype)
+        y = self._spare.array(x.shape, x.dtype)
+        map_chunks(lambda a, b: y[a:b].fill(0), len(y), ROWS)
         waves = self.waves(thread_count())
         most = max((sum(len(piece.owner) for piece in wave) for wave in waves), default=0)
         slots = self._slots.array((most, x.shape[1]), x.dtype)
@@ -236,7 +209,7 @@ class NeighborhoodOperator:
         self._spare.keep(None)
         self._slots.keep(None)
 
-    def _add_wave(self, wave: list[Piece], x: Float, y: Float, slots: Float) -> None:
+    def _add_wave(self, wave: list[_Piece], x: Float, y: Float, slots: Float) -> None:
         """Add a wave's share of R (scale x) to y; ``slots`` may hold anything."""
         ends = np.cumsum([len(piece.owner) for piece in wave]).tolist()
         parts = [slots[end - len(piece.owner) : end] for end, piece in zip(ends, wave, strict=True)]
@@ -286,24 +259,7 @@ Operator: TypeAlias = MatrixOperator | NeighborhoodOperator
 """A symmetric matrix known by its products: ``matmat``, and ``recur`` for a step of a filter."""
 
 
-class _Rows:
-    """The rows of R that one range of samples owns, over the pairs that these touch."""
-
-    own: slice
-
-    def product(self, x: Float, scale: Float) -> Float:
-        """R (scale x) on the range's own rows, from x (n, columns) on all that are touched."""
-        raise NotImplementedError
-
-    def normalized(self, x: Float, scale: Float) -> Float:
-        """D^-1/2 R D^-1/2 x on the range's own rows, from x and ``scale`` = D^-1/2 on all that are touched."""
-        sums = self.product(x, scale)
-        one, zero = sums.dtype.type(1), sums.dtype.type(0)
-        combine(sums, scale[self.own].astype(sums.dtype, copy=False), x[self.own], sums[:0], one, zero, zero)
-        return sums
-
-
-class ChunkMatrix(_Rows):
+class ChunkMatrix:
     """The rows as CSR (own rows, touched) float32: each row is summed by ascending columns."""
 
     def __init__(self, matrix: sp.csr_array, own: slice) -> None:
@@ -315,7 +271,7 @@ class ChunkMatrix(_Rows):
         return np.asarray(self._matrix @ (x * scale[:, None].astype(kind, copy=False)), kind)
 
 
-class ChunkOperator(_Rows):
+class ChunkOperator:
     """The rows by all neighbourhoods that hold one of the range's samples, in centre order.
 
     ``blocks``, ``owned`` (centres, ...): as in `NeighborhoodOperator`, of all centres whose neighbourhood holds a
@@ -339,54 +295,6 @@ class ChunkOperator(_Rows):
         return y
 
 
-@njit(nogil=True, cache=True)
-def _count_rows(values, ids, ends):  # type: ignore[no-untyped-def]
-    """Add the number of each row's entries to ``ends[row]``.
-
-    Zeros are not counted: another neighbourhood owns the entry, or its value underflowed.
-    """
-    q = ids.shape[1]
-    for p in range(len(ids)):
-        t = 0
-        for r in range(q):
-            for s in range(r, q):
-                if values[p, t] != 0:
-                    ends[ids[p, r]] += 1
-                    if s > r:
-                        ends[ids[p, s]] += 1
-                t += 1
-
-
-@njit(nogil=True, cache=True)
-def _fill_rows(values, ids, ends, indices, data):  # type: ignore[no-untyped-def]
-    """Put the entries into their rows, moving each row's end on."""
-    q = ids.shape[1]
-    for p in range(len(ids)):
-        t = 0
-        for r in range(q):
-            for s in range(r, q):
-                value = values[p, t]
-                t += 1
-                if value == 0:
-                    continue
-                i, j = ids[p, r], ids[p, s]
-                indices[ends[i]], data[ends[i]] = j, value
-                ends[i] += 1
-                if s > r:
-                    indices[ends[j]], data[ends[j]] = i, value
-                    ends[j] += 1
-
-
-@njit(nogil=True, cache=True)
-def _sort_and_scale(indptr, indices, data, root, low, high):  # type: ignore[no-untyped-def]
-    """Sort rows low .. high - 1 by column, and scale them from both sides."""
-    for r in range(low, high):
-        a, b = indptr[r], indptr[r + 1]
-        sort_together(indices, data, a, b)
-        for t in range(a, b):
-            data[t] *= root[r] * root[indices[t]]
-
-
 def assemble_normalized(
     blocks: Float, owned: UInt8, ids: Integer, degrees: Float64, k: int, sigma: float, epsilon: float
 ) -> sp.csr_array:
@@ -394,38 +302,36 @@ def assemble_normalized(
 
     It is made straight from block distances and owner bits, without triplets and without a sort of all entries. For
     small k a product with the stored matrix is faster than one that makes its blocks again; it needs 8 bytes an entry.
-
-    ``blocks`` (m, k (k - 1) / 2) float32; ``owned`` (m, bytes) uint8: packed bits of
-    `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32; ``degrees`` (P,) float64.
+    ``degrees`` (P,) float64; other parameters as of `NeighborhoodOperator`.
     """
     n, q = len(degrees), ids.shape[1]
-    tables = product_tables(k, sigma, epsilon)
-
-    def values(a: int, b: int) -> Float:
-        elements: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
-        element_blocks(blocks[a:b], owned[a:b], tables, elements)
-        return elements
-
+    tables, (r, s) = product_tables(k, sigma, epsilon), np.triu_indices(q)
     cuts = [len(ids) * t // ASSEMBLED_PIECES for t in range(ASSEMBLED_PIECES + 1)]
-    ends = np.zeros((ASSEMBLED_PIECES, n), np.int32)
+    ends = np.zeros((ASSEMBLED_PIECES, n), np.int64)
+    indices, data = np.empty(0, np.int32), np.empty(0, np.float32)
 
-    def count(t: int, _: int) -> None:
+    def enter_piece(t: int, _: int) -> None:
         for a, b in chunk_bounds(cuts[t + 1] - cuts[t], ASSEMBLED_AT_ONCE):
-            _count_rows(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], ends[t])
+            some = slice(cuts[t] + a, cuts[t] + b)
+            values: Float = np.empty((b - a, len(r)), np.float32)
+            element_blocks(blocks[some], owned[some], tables, values)
+            enter(ids[some], r, s, values, ends[t], indices, data)
 
-    map_chunks(count, ASSEMBLED_PIECES, 1)
+    map_chunks(enter_piece, ASSEMBLED_PIECES, 1)
     indptr = np.zeros(n + 1, np.int64)
-    np.cumsum(ends.sum(axis=0, dtype=np.int64), out=indptr[1:])
-    places = indptr[:-1] + np.cumsum(ends, axis=0, dtype=np.int64) - ends  # where each piece's part of a row begins
+    np.cumsum(ends.sum(axis=0), out=indptr[1:])
+    ends = indptr[:-1] + np.cumsum(ends, axis=0) - ends  # where each piece's part of a row begins
     indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-
-    def fill(t: int, _: int) -> None:
-        for a, b in chunk_bounds(cuts[t + 1] - cuts[t], ASSEMBLED_AT_ONCE):
-            _fill_rows(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], places[t], indices, data)
-
-    map_chunks(fill, ASSEMBLED_PIECES, 1)
+    map_chunks(enter_piece, ASSEMBLED_PIECES, 1)
     if indptr[-1] < 2**31:
         indptr = indptr.astype(np.int32)
     root = inverse_root(degrees).astype(np.float32)
-    map_chunks(lambda low, high: _sort_and_scale(indptr, indices, data, root, low, high), n, ROWS)
-    return sp.csr_array((data, indices, indptr), shape=(n, n))
+    matrix = sp.csr_array((data, indices, indptr), shape=(n, n))
+
+    def sort_and_scale(low: int, high: int) -> None:
+        rows = row_view(matrix, low, high)
+        rows.sort_indices()
+        np.multiply(rows.data, np.repeat(root[low:high], np.diff(rows.indptr)) * root[rows.indices], out=rows.data)
+
+    map_chunks(sort_and_scale, n, ROWS)
+    return matrix

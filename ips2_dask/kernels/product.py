@@ -20,21 +20,15 @@ from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import (
     LANES,
     ROWS,
-    WIDTHS,
     add_row,
     cut_strip,
-    double_8,
     evaluate,
+    multiply_tile,
     prefetch,
     scale_row,
     spread_bits,
-    tile_8,
-    tile_16,
-    tile_32,
 )
 from ips2_dask.kernels.tensor import local_pairs
-
-WIDEST = max(WIDTHS)
 
 LINE = 64
 """Bytes of a cache line; where lines are longer, some are asked for twice."""
@@ -42,13 +36,12 @@ AHEAD = 16
 """Slots after this one whose row is asked for."""
 
 
-class Tables(NamedTuple):
+class _Tables(NamedTuple):
     """Places and weights of the entries of a neighbourhood of k samples, and the two parameters of eq. (7)."""
 
     places: NDArray[np.int32]
     """(q (q + 1) / 2, 7): the rows of each entry's six distances and of its subset's bit, see `llvm.evaluate`."""
-    weights: NDArray[np.float32]
-    """(q (q + 1) / 2,): products of the basis vectors' entries."""
+    weights: NDArray[np.float32]  # (q (q + 1) / 2,): products of the basis vectors' entries
     strips: NDArray[np.int32]
     """(tiles, columns / 2, 16): numbers of the entries that a tile's rows hold, see `llvm.cut_strip`."""
     sigma: np.float32
@@ -56,7 +49,7 @@ class Tables(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
+def product_tables(k: int, sigma: float, epsilon: float) -> _Tables:
     """The tables for neighbourhoods of k samples."""
     local = local_pairs(k)
     q = len(local.first)
@@ -72,7 +65,7 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
     entry = np.full((ROWS * tiles, 2 * halves), len(r))
     entry[r, s] = entry[s, r] = np.arange(len(r))
     strips = entry.reshape(tiles, ROWS, halves, 2).transpose(0, 2, 3, 1).reshape(tiles, halves, LANES)
-    return Tables(
+    return _Tables(
         np.stack(places, axis=1).astype(np.int32),
         (basis[r] * basis[s]).astype(np.float32),
         np.ascontiguousarray(strips, np.int32),
@@ -82,8 +75,17 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
 
 
 @njit(nogil=True, cache=True)
-def _side_by_side(blocks, owned, p, count, lengths, packed, own):  # type: ignore[no-untyped-def]
-    """Distances and owner bits of neighbourhoods p .. p + count - 1, each in a lane."""
+def _lanes(blocks, owned, tables):  # type: ignore[no-untyped-def]
+    """Memory for sixteen neighbourhoods: distances, owner bits packed and not, and entries with a row of zeros."""
+    lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
+    packed = np.zeros((owned.shape[1], LANES), np.uint8)
+    own = np.empty((8 * owned.shape[1], LANES), np.float32)
+    return lengths, packed, own, np.zeros((len(tables.places) + 1, LANES), np.float32)
+
+
+@njit(nogil=True, cache=True)
+def _evaluate(blocks, owned, p, count, tables, lengths, packed, own, entries):  # type: ignore[no-untyped-def]
+    """The entries of neighbourhoods p .. p + count - 1, each in a lane."""
     for lane in range(count):
         d, bits = blocks[p + lane], owned[p + lane]
         for t in range(len(d)):
@@ -91,11 +93,6 @@ def _side_by_side(blocks, owned, p, count, lengths, packed, own):  # type: ignor
         for byte in range(len(bits)):
             packed[byte, lane] = bits[byte]
     spread_bits(types.uintp(packed.ctypes.data), types.uintp(len(packed)), types.uintp(own.ctypes.data))
-
-
-@njit(nogil=True, cache=True)
-def _evaluate(lengths, own, tables, entries):  # type: ignore[no-untyped-def]
-    """The entries of neighbourhoods that `_side_by_side` has put into lanes."""
     evaluate(
         types.uintp(lengths.ctypes.data),
         types.uintp(own.ctypes.data),
@@ -115,54 +112,23 @@ def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
     ``blocks`` (rows, k (k - 1) / 2) float32: distances inside each neighbourhood; ``owned`` (rows, bytes) uint8:
     packed bits of `tensor.owned_subsets`; ``out`` (rows, q (q + 1) / 2) float32.
     """
-    n = len(tables.places)
-    lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    packed = np.zeros((owned.shape[1], LANES), np.uint8)
-    own = np.empty((8 * owned.shape[1], LANES), np.float32)
-    entries = np.empty((n, LANES), np.float32)
+    lengths, packed, own, entries = _lanes(blocks, owned, tables)
     for p in range(0, len(blocks), LANES):
         count = min(LANES, len(blocks) - p)
-        _side_by_side(blocks, owned, p, count, lengths, packed, own)
-        _evaluate(lengths, own, tables, entries)
+        _evaluate(blocks, owned, p, count, tables, lengths, packed, own, entries)
         for lane in range(count):
-            for t in range(n):
+            for t in range(len(tables.places)):
                 out[p + lane, t] = entries[t, lane]
-
-
-@njit(nogil=True, cache=True)
-def _tile_rows(strip, q, x, y, tile):  # type: ignore[no-untyped-def]
-    """Rows 8 tile .. 8 tile + 7 of y = B x for one block, whose rows ``strip`` has."""
-    stride = types.uintp(x.itemsize * x.shape[1])
-    at_strip, at_x = types.uintp(strip.ctypes.data), types.uintp(x.ctypes.data)
-    at_y = types.uintp(y.ctypes.data) + types.uintp(ROWS * tile) * stride
-    n, step, column = types.uintp(q), types.uintp(8 * x.itemsize), 0
-    while column < x.shape[1]:
-        left = x.shape[1] - column
-        if x.itemsize == 8:
-            double_8(at_strip, n, at_x, stride, at_y)
-            width = 1
-        elif WIDEST >= 32 and left >= 32:
-            tile_32(at_strip, n, at_x, stride, at_y)
-            width = 4
-        elif WIDEST >= 16 and left >= 16:
-            tile_16(at_strip, n, at_x, stride, at_y)
-            width = 2
-        else:
-            tile_8(at_strip, n, at_x, stride, at_y)
-            width = 1
-        at_x += types.uintp(width) * step
-        at_y += types.uintp(width) * step
-        column += 8 * width
 
 
 @njit(nogil=True, cache=True)
 def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
     """Rows ``ids`` of scale x."""
-    columns, size = x.shape[1], x.itemsize
-    stride, step = types.uintp(size * columns), types.uintp(size * out.shape[1])
+    columns = x.shape[1]
+    stride, step = types.uintp(x.itemsize * columns), types.uintp(x.itemsize * out.shape[1])
     at_x, target = types.uintp(x.ctypes.data), types.uintp(out.ctypes.data)
     for r in range(len(ids)):
-        scale_row(at_x + types.uintp(ids[r]) * stride, target, columns, size, x.dtype.type(scale[ids[r]]))
+        scale_row(at_x + types.uintp(ids[r]) * stride, target, columns, x.dtype.type(scale[ids[r]]))
         target += step
 
 
@@ -202,11 +168,10 @@ def _find_targets(out_of, first, y, slots, targets):  # type: ignore[no-untyped-
 @njit(nogil=True, cache=True)
 def _scatter(sums, targets, columns):  # type: ignore[no-untyped-def]
     """Add rows of ``sums`` to those at the addresses ``targets``; none where it is 0."""
-    size, one = sums.itemsize, sums.dtype.type(1)
-    source, step = types.uintp(sums.ctypes.data), types.uintp(size * sums.shape[1])
+    source, step, one = types.uintp(sums.ctypes.data), types.uintp(sums.itemsize * sums.shape[1]), sums.dtype.type(1)
     for r in range(len(targets)):
         if targets[r] != 0:
-            add_row(source, targets[r], columns, size, one)
+            add_row(source, targets[r], columns, one)
         source += step
 
 
@@ -214,29 +179,14 @@ def _scatter(sums, targets, columns):  # type: ignore[no-untyped-def]
 def multiply(blocks, owned, into, out_of, first, tables, scale, x, y, slots):  # type: ignore[no-untyped-def]
     """Add these neighbourhoods' share of R (scale x) to rows of y, or of ``slots``, the rows after those of y.
 
-    Parameters
-    ----------
-    blocks : (rows, k (k - 1) / 2) float32
-        Distances inside each neighbourhood.
-    owned : (rows, bytes) uint8
-        Packed bits of `tensor.owned_subsets`.
-    into : (rows, q) int32
-        Rows of x that a neighbourhood's pairs read.
-    out_of : (rows, q) int32
-        Rows that they add to, counted from ``first``; what lies before y, or after ``slots``, is left out.
-    first : int
-    tables : Tables
-    scale : (n,)
-    x : (n, columns) float32 or float64
-    y, slots : (rows of the result, columns), (shared pairs, columns)
-        Of the dtype of x.
+    ``blocks``, ``owned``: as of `element_blocks`; ``into`` (rows, q) int32: rows of x that a neighbourhood's pairs
+    read; ``out_of`` (rows, q) int32: rows that they add to, counted from ``first``: what lies before y, or after
+    ``slots``, is left out; ``x`` (n, columns), float32 or float64 as y and ``slots`` are.
     """
-    strips, q = tables.strips, into.shape[1]
+    strips, q, zero = tables.strips, into.shape[1], x.dtype.type(0)
     wide = (x.shape[1] + 7) // 8 * 8
-    lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    packed = np.zeros((owned.shape[1], LANES), np.uint8)
-    own = np.empty((8 * owned.shape[1], LANES), np.float32)
-    entries = np.zeros((len(tables.places) + 1, LANES), np.float32)
+    stride = types.uintp(x.itemsize * wide)
+    lengths, packed, own, entries = _lanes(blocks, owned, tables)
     strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
     x_local = np.zeros((LANES, q, wide), x.dtype)
     y_local = np.empty((LANES, ROWS * len(strips), wide), x.dtype)
@@ -247,8 +197,7 @@ def multiply(blocks, owned, into, out_of, first, tables, scale, x, y, slots):  #
             _find_targets(out_of[p + lane], first, y, slots, targets[lane])
         for following in range(p + LANES, min(p + 2 * LANES, len(into))):
             _fetch(x, scale, into[following])
-        _side_by_side(blocks, owned, p, count, lengths, packed, own)
-        _evaluate(lengths, own, tables, entries)
+        _evaluate(blocks, owned, p, count, tables, lengths, packed, own, entries)
         for lane in range(count):
             _gather(x, scale, into[p + lane], x_local[lane])
         for tile in range(len(strips)):
@@ -259,34 +208,23 @@ def multiply(blocks, owned, into, out_of, first, tables, scale, x, y, slots):  #
                 types.uintp(strip.ctypes.data),
             )
             for lane in range(count):
-                _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
+                at_strip, at_x = types.uintp(strip[lane].ctypes.data), types.uintp(x_local[lane].ctypes.data)
+                at_y = types.uintp(y_local[lane, ROWS * tile :].ctypes.data)
+                multiply_tile(at_strip, types.uintp(q), at_x, stride, types.uintp(wide), at_y, zero)
         for lane in range(count):
             _scatter(y_local[lane], targets[lane], x.shape[1])
 
 
 @njit(nogil=True, cache=True)
-def find_shared(ids, piece, shared, pieces):  # type: ignore[no-untyped-def]
-    """Mark the pairs that neighbourhoods of more than one piece use; ``pieces`` (P,) starts as -1."""
-    for p in range(len(ids)):
-        b = p // piece
-        for r in range(ids.shape[1]):
-            pair = ids[p, r]
-            if pieces[pair] == -1:
-                pieces[pair] = b
-            elif pieces[pair] != b:
-                shared[pair] = True
-
-
-@njit(nogil=True, cache=True)
 def add_slots(owner, low, high, slots, y):  # type: ignore[no-untyped-def]
     """Add ``slots`` low .. high - 1 to the rows ``owner`` of y."""
-    columns, size, one = y.shape[1], y.itemsize, y.dtype.type(1)
-    stride = types.uintp(size * columns)
+    columns, one = y.shape[1], y.dtype.type(1)
+    stride = types.uintp(y.itemsize * columns)
     at_y, source = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data) + types.uintp(low) * stride
     for t in range(low, high):
         if t + AHEAD < high:
             _fetch_row(at_y + types.uintp(owner[t + AHEAD]) * stride, stride)
-        add_row(source, at_y + types.uintp(owner[t]) * stride, columns, size, one)
+        add_row(source, at_y + types.uintp(owner[t]) * stride, columns, one)
         source += stride
 
 

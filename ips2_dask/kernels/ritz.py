@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator
 from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.product import combine
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.typing import Float, Float32, Float64, Int32
 
@@ -36,18 +37,12 @@ has errors of 1e-8, which are divided by it. Columns from a sample graph have .5
 class Sums(NamedTuple):
     """What a range of pairs adds to the sums that Ritz vectors are made of."""
 
-    grams: Float64
-    """(3, columns, columns): X'X, X'LX and (LX)'LX."""
-    linear: Float64
-    """(columns,): the sum of unit_ij x_ij."""
-    components: NDArray[np.integer]
-    """(n,) components that the range has pairs of, ascending."""
-    volumes: Float64
-    """(n,) the sum of D_ij unit_ij^2 of each."""
-    units: Float64
-    """(n,) the sum of sqrt(D_ij) unit_ij^2 of each."""
-    weighted: Float64
-    """(n, columns) the sum of sqrt(D_ij) unit_ij x_ij of each."""
+    grams: Float64  # (3, columns, columns): X'X, X'LX and (LX)'LX
+    linear: Float64  # (columns,): the sum of unit_ij x_ij
+    components: NDArray[np.integer]  # (n,) components that the range has pairs of, ascending
+    volumes: Float64  # (n,) the sum of D_ij unit_ij^2 of each
+    units: Float64  # (n,) the sum of sqrt(D_ij) unit_ij^2 of each
+    weighted: Float64  # (n, columns) the sum of sqrt(D_ij) unit_ij x_ij of each
 
 
 def sums(
@@ -61,18 +56,9 @@ def sums(
 ) -> Sums:
     """The sums of an operator's own pairs.
 
-    Parameters
-    ----------
-    operator : ChunkOperator or ChunkMatrix
-    w : (samples, columns) float32
-    pairs : (touched, 2) int32
-        Rows of w that the touched pairs are made of.
-    unit, degrees : (touched,) float64
-        Degrees are 0 of pairs that take no part.
-    label : (own pairs,) int32
-        The component of each own pair.
-    large : int
-        Number of components.
+    ``w`` (samples, columns); ``pairs`` (touched, 2): rows of w that the touched pairs are made of; ``unit``,
+    ``degrees`` (touched,): degrees are 0 of pairs that take no part; ``label`` (own pairs,): the component of each own
+    pair; ``large``: number of components.
     """
     own = operator.own
     root, scale = np.sqrt(degrees) * unit, inverse_root(degrees).astype(np.float32)
@@ -82,7 +68,7 @@ def sums(
         x = np.empty((len(pairs), min(COLUMNS, w.shape[1] - a)), np.float32)
         start_rows(w[:, some], pairs, root, x)
         X[:, some] = x[own]
-        LX[:, some] = operator.normalized(x, scale)
+        LX[:, some] = _normalized(operator, x, scale)
 
     def part(low: int, high: int) -> Float64:
         x, Lx = X[low:high].astype(np.float64), LX[low:high].astype(np.float64)
@@ -96,6 +82,14 @@ def sums(
     return Sums(grams, unit[own] @ X.astype(np.float64), components, volumes, units, weighted)
 
 
+def _normalized(operator: ChunkOperator | ChunkMatrix, x: Float, scale: Float) -> Float:
+    """D^-1/2 R D^-1/2 x on the operator's own rows, from x and ``scale`` = D^-1/2 on all that are touched."""
+    sums = operator.product(x, scale)
+    one, zero = sums.dtype.type(1), sums.dtype.type(0)
+    combine(sums, scale[operator.own].astype(sums.dtype, copy=False), x[operator.own], sums[:0], one, zero, zero)
+    return sums
+
+
 def start_rows(w: Float, pairs: Int32, root: Float64, out: Float) -> None:
     """Rows x_ij = (w_i + w_j) root_ij into ``out`` (pairs, columns)."""
 
@@ -106,12 +100,7 @@ def start_rows(w: Float, pairs: Int32, root: Float64, out: Float) -> None:
 
 
 class Total:
-    """Sums over all pairs, of ranges that are added in their order.
-
-    Parameters
-    ----------
-    columns, large : int
-    """
+    """Sums over all pairs, of ranges that are added in their order."""
 
     def __init__(self, columns: int, large: int) -> None:
         self.grams, self.linear = np.zeros((3, columns, columns)), np.zeros(columns)
@@ -133,16 +122,11 @@ class Total:
 class Ritz(NamedTuple):
     """Ritz pairs outside the component vectors: y_ij = (w_i + w_j) rotation - shift_h, times sqrt(D_ij) unit_ij."""
 
-    values: Float64
-    """(n,) descending."""
-    residuals: Float64
-    """(n,) norms of L y - value y."""
-    rotation: Float64
-    """(columns, n)"""
-    shift: Float64
-    """(components, n)"""
-    sums: Float64
-    """(n,) the sum of unit_ij y_ij."""
+    values: Float64  # (n,) descending
+    residuals: Float64  # (n,) norms of L y - value y
+    rotation: Float64  # (columns, n)
+    shift: Float64  # (components, n)
+    sums: Float64  # (n,) the sum of unit_ij y_ij
 
 
 def ritz(total: Sums) -> Ritz:
@@ -167,12 +151,7 @@ def rotated(w: Float32, rotation: Float64, shift: Float64) -> Float64:
 
     Columns of w are added one after the other, so that a row's bits do not depend on how many rows there are.
 
-    Parameters
-    ----------
-    w : (samples, columns) float32
-    rotation : (columns, n) float64
-    shift : (samples, n) float64
-        Of each sample's component.
+    ``w`` (samples, columns); ``rotation`` (columns, n); ``shift`` (samples, n): of each sample's component.
     """
     z = shift * -0.5
     for column, weights in zip(w.T, rotation, strict=True):

@@ -93,18 +93,19 @@ def walk_matrix(U: Matrix, degrees: Float64 | None = None) -> Matrix:
     return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
 
 
-def thinned(U: NDArray[np.floating]) -> sp.csr_array:
-    """Each sample's `KEPT` largest similarities to others of a dense U, symmetric by maximum.
+def thinned(U: NDArray[np.floating], kept: int = KEPT) -> sp.csr_array:
+    """Each sample's ``kept`` largest similarities to others of a dense U, symmetric by maximum.
 
     Where all pairs are similar to some degree a walk on all of them is anywhere after a step.
     """
-    m = len(U)
-    most = min(KEPT, m - 1)
-    others = np.where(np.eye(m, dtype=np.bool_), -np.inf, U)
-    columns = np.sort(np.argpartition(-others, most - 1, axis=1)[:, :most], axis=1)
+    m, most = len(U), min(kept, len(U) - 1)
+    columns = np.empty((m, most), np.int64)
+    for i in range(m):  # of all rows at once it would take five times the memory of U
+        others = -U[i]
+        others[i] = np.inf
+        columns[i] = np.sort(np.argpartition(others, most - 1)[:most])
     values = np.take_along_axis(U, columns, axis=1)
-    rows = np.repeat(np.arange(m), most)
-    half = sp.csr_array((values.ravel(), (rows, columns.ravel())), shape=(m, m))
+    half = sp.csr_array((values.ravel(), (np.repeat(np.arange(m), most), columns.ravel())), shape=(m, m))
     return sp.csr_array(half.maximum(half.T))
 
 

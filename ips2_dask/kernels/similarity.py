@@ -12,7 +12,7 @@ from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import Reverse, sort_together
+from ips2_dask.kernels.sparse import Reverse, pairs_of
 from ips2_dask.typing import Float32, Float64, Int32
 
 
@@ -22,48 +22,24 @@ def heat(distances: NDArray[np.floating], t: float) -> Float64:
         return np.exp(-np.square(np.asarray(distances, np.float64) / (t if t > 0 else 1.0)) / 2.0)
 
 
-@njit(nogil=True, cache=True)
-def _edges(N, d, start, centers, low, high, out, length, write):  # type: ignore[no-untyped-def]
-    n = N.shape[1]
-    total = 0
-    for i in range(low, high):
-        begin = total
-        for a in range(1, n):
-            if N[i, a] > i:
-                if write:
-                    out[total, 0], out[total, 1], length[total] = i, N[i, a], d[i, a]
-                total += 1
-        for t in range(start[i], start[i + 1]):
-            p = centers[t]
-            if p <= i:
-                continue
-            mutual = False
-            for a in range(1, n):
-                if N[i, a] == p:
-                    mutual = True
-                    break
-            if mutual:
-                continue
-            if write:
-                for a in range(1, n):
-                    if N[p, a] == i:
-                        out[total, 0], out[total, 1], length[total] = i, p, d[p, a]
-            total += 1
-        if write:
-            sort_together(out[:, 1], length, begin, total)
-    return total
-
-
 def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: int) -> tuple[Int32, Float32]:
     """Edges {i, j}, i < j, low <= i < high, where one is among the other's neighbours: (n, 2) sorted, and lengths (n,).
 
     ``N`` (m, n) has the sample itself in column 0; ``reverse`` are its reverse lists.
     """
-    empty = np.empty((0, 2), np.int32), np.empty(0, np.float32)
-    n = _edges(N, distances, reverse.start, reverse.centers, low, high, *empty, False)
-    edges, length = np.empty((n, 2), np.int32), np.empty(n, np.float32)
-    _edges(N, distances, reverse.start, reverse.centers, low, high, edges, length, True)
-    return edges, length
+
+    def edges(a: int, b: int) -> tuple[Int32, Float32]:
+        own, start = np.arange(low + a, low + b), reverse.start[low + a : low + b + 1]
+        centers, members = reverse.centers[start[0] : start[-1]], np.repeat(own, np.diff(start))
+        named = distances[centers, (N[centers] == members[:, None]).argmax(axis=1)]
+        i, j = np.concatenate([np.repeat(own, N.shape[1]), members]), np.concatenate([N[own].ravel(), centers])
+        later = j > i
+        keys, once = np.unique((i << 32 | j)[later], return_index=True)  # of an edge named twice the first length
+        return pairs_of(keys), np.concatenate([distances[own].ravel(), named])[later][once]
+
+    nothing = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    pairs, lengths = zip(nothing, *map_chunks(edges, high - low, 1 << 12), strict=True)
+    return np.concatenate(pairs), np.concatenate(lengths)
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""Sparse matrices: reverse neighbour lists, symmetric CSR matrices, their scaling, and short sorts inside kernels."""
+"""Sparse matrices: reverse neighbour lists, symmetric CSR matrices, and their scaling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.parallel import map_chunks
@@ -57,20 +57,30 @@ def reverse_lists(N: Int32) -> Reverse:
 ROWS = 1 << 14
 
 
-def product(rows: sp.csr_array, x: Float) -> Float:
+def product(rows: Matrix, x: Float, out: Float | None = None) -> Float:
     """The product (n, columns) of rows (n, touched) of a matrix with x (touched, columns), on all threads.
 
-    Each row is summed by its entries in their order, without fused additions, for any number of rows and threads.
+    Each row of a CSR matrix is summed by its entries in their order, without fused additions, for any number of rows
+    and threads.
     """
-    out: Float = np.empty((rows.shape[0], *x.shape[1:]), np.result_type(rows.dtype, x.dtype))
+    if out is None:
+        out = np.empty((rows.shape[0], *x.shape[1:]), np.result_type(rows.dtype, x.dtype))
 
     def run(a: int, b: int) -> None:
-        low, high = rows.indptr[a], rows.indptr[b]  # views: slicing would copy
-        some = (rows.data[low:high], rows.indices[low:high], rows.indptr[a : b + 1] - low)
-        out[a:b] = sp.csr_array(some, shape=(b - a, rows.shape[1])) @ x
+        some = rows[a:b] if isinstance(rows, np.ndarray) else row_view(rows, a, b)
+        out[a:b] = some @ x
 
     map_chunks(run, len(out), ROWS)
     return out
+
+
+def row_view(rows: sp.csr_array, a: int, b: int) -> sp.csr_array:
+    """Rows a .. b - 1 on the same memory, which slicing and SciPy's constructor would copy."""
+    low, high = rows.indptr[a], rows.indptr[b]
+    view = sp.csr_array((b - a, rows.shape[1]), dtype=rows.dtype)
+    view.data, view.indices = rows.data[low:high], rows.indices[low:high]
+    view.indptr = (rows.indptr[a : b + 1] - low).astype(rows.indices.dtype)
+    return view
 
 
 def distinct(values: NDArray[np.integer]) -> NDArray[np.integer]:
@@ -79,6 +89,14 @@ def distinct(values: NDArray[np.integer]) -> NDArray[np.integer]:
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return np.asarray(ordered[first])
+
+
+def pairs_of(keys: NDArray[np.integer]) -> Int32:
+    """The pairs (n, 2) of the numbers i << 32 | j, whose order is theirs."""
+    pairs = np.empty((len(keys), 2), np.int32)
+    pairs[:, 0] = keys >> 32
+    pairs[:, 1] = keys & 0xFFFFFFFF
+    return pairs
 
 
 NEAR = 32
@@ -135,74 +153,40 @@ def normalized(matrix: Matrix, degrees: Float64, dtype: type = np.float32) -> Ma
 
 
 @njit(nogil=True, cache=True)
-def _count_entries(entries, values, counts):  # type: ignore[no-untyped-def]
-    for t in range(len(entries)):
-        if values[t] != 0:
-            counts[entries[t, 0]] += 1
-            if entries[t, 0] != entries[t, 1]:
-                counts[entries[t, 1]] += 1
+def enter(numbers, first, second, values, ends, indices, data):  # type: ignore[no-untyped-def]
+    """Put entries into their row and into that of their column, moving the ends of these rows on.
+
+    ``values`` (n, each): entry t of item p is at row and column ``numbers[p, first[t]]``, ``numbers[p, second[t]]``;
+    zeros are left out. Where ``indices`` is empty, entries are only counted.
+    """
+    for p in range(len(values)):
+        for t in range(len(first)):
+            value = values[p, t]
+            if value == 0:
+                continue
+            i, j = numbers[p, first[t]], numbers[p, second[t]]
+            if len(indices):
+                indices[ends[i]], data[ends[i]] = j, value
+            ends[i] += 1
+            if i != j:
+                if len(indices):
+                    indices[ends[j]], data[ends[j]] = i, value
+                ends[j] += 1
 
 
-@njit(nogil=True, cache=True)
-def _fill_entries(entries, values, ends, indices, data):  # type: ignore[no-untyped-def]
-    for t in range(len(entries)):
-        value = values[t]
-        if value == 0:
-            continue
-        i, j = entries[t, 0], entries[t, 1]
-        indices[ends[i]], data[ends[i]] = j, value
-        ends[i] += 1
-        if i != j:
-            indices[ends[j]], data[ends[j]] = i, value
-            ends[j] += 1
-
-
-def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int, dtype: DTypeLike = np.float64) -> sp.csr_array:
+def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int) -> sp.csr_array:
     """The symmetric CSR matrix (n, n) of an upper triangle in sorted parts, rows sorted; zeros are left out.
 
     A row gets what stands left of its diagonal while earlier rows are read, and the rest when its own turn comes: so
-    nothing has to be sorted.
-
-    ``parts``: returns the parts in their order; it is called twice; ``dtype``: of the values.
+    nothing has to be sorted. ``parts`` returns the parts in their order; it is called twice.
     """
-    indptr = np.zeros(n + 1, np.int64)
+    ends, first, second = np.zeros(n, np.int64), np.array([0]), np.array([1])
+    indices, data = np.empty(0, np.int32), np.empty(0)
     for entries, values in parts():
-        _count_entries(entries, values, indptr[1:])
-    np.cumsum(indptr, out=indptr)
-    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], dtype)
+        enter(entries, first, second, values[:, None], ends, indices, data)
+    indptr = np.concatenate([[0], np.cumsum(ends)])
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1])
     ends = indptr[:-1].copy()
     for entries, values in parts():
-        _fill_entries(entries, values, ends, indices, data)
-    if indptr[-1] < 2**31:
-        indptr = indptr.astype(np.int32)
-    return sp.csr_array((data, indices, indptr), shape=(n, n))
-
-
-@njit(nogil=True, cache=True)
-def sort_keys(keys, a, b):  # type: ignore[no-untyped-def]
-    """Sort keys[a:b] ascending, by Shell's method."""
-    gap = b - a
-    while gap > 1:
-        gap = max(1, gap * 5 // 11)
-        for t in range(a + gap, b):
-            key = keys[t]
-            s = t
-            while s >= a + gap and keys[s - gap] > key:
-                keys[s] = keys[s - gap]
-                s -= gap
-            keys[s] = key
-
-
-@njit(nogil=True, cache=True)
-def sort_together(keys, values, a, b):  # type: ignore[no-untyped-def]
-    """Sort keys[a:b], no two of them equal, ascending, and bring values[a:b] into the same order."""
-    gap = b - a
-    while gap > 1:
-        gap = max(1, gap * 5 // 11)
-        for t in range(a + gap, b):
-            key, value = keys[t], values[t]
-            s = t
-            while s >= a + gap and keys[s - gap] > key:
-                keys[s], values[s] = keys[s - gap], values[s - gap]
-                s -= gap
-            keys[s], values[s] = key, value
+        enter(entries, first, second, values[:, None], ends, indices, data)
+    return sp.csr_array((data, indices, indptr.astype(np.int32) if indptr[-1] < 2**31 else indptr), shape=(n, n))

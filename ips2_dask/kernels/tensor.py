@@ -16,17 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
-from ips2_dask.kernels.distances import length
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import Reverse, sort_keys
+from ips2_dask.kernels.similarity import pair_lengths
+from ips2_dask.kernels.sparse import Reverse, distinct, pairs_of
 from ips2_dask.typing import Bool, Float32, Int32, Int64
 
 HUB = 256
 """A sample in more neighbourhoods than this is a hub: its reverse list is never walked once for each of its centres."""
 
+FIRSTS = 1 << 10
+"""First samples whose pairs are looked for at a time: k^2 numbers of each, which stay in a core's cache."""
 
-class LocalPairs(NamedTuple):
+
+class _LocalPairs(NamedTuple):
     """Tables of one neighbourhood's local pairs and of its subsets of one to four samples."""
 
     first: Int64  # (q,)
@@ -37,7 +40,7 @@ class LocalPairs(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def local_pairs(k: int) -> LocalPairs:
+def local_pairs(k: int) -> _LocalPairs:
     """The tables for neighbourhoods of k samples."""
     first, second = np.triu_indices(k)
     subsets = [c for size in range(1, min(k, 4) + 1) for c in itertools.combinations(range(k), size)]
@@ -47,37 +50,7 @@ def local_pairs(k: int) -> LocalPairs:
     members = np.array([c + (-1,) * (4 - len(c)) for c in subsets], np.int32)
     # of 64 samples the last has the sign bit
     masks = np.array([sum(1 << i for i in c) for c in subsets], np.uint64).view(np.int64)
-    return LocalPairs(first.astype(np.int64), second.astype(np.int64), subset, members, masks)
-
-
-@njit(nogil=True, cache=True)
-def _pairs_of(N, start, centers, low, high, out, write):  # type: ignore[no-untyped-def]
-    """Pairs (i, j), low <= i < high, i <= j, that share a neighbourhood, into ``out`` if ``write``; their number."""
-    m, k = N.shape
-    seen = np.full(m, -1, np.int32)  # the last i that j was paired with
-    mates = np.empty(64, np.int64)
-    total = 0
-    for i in range(low, high):
-        count = 0
-        for t in range(start[i], start[i + 1]):
-            p = centers[t]
-            for a in range(k):
-                j = N[p, a]
-                if j >= i and seen[j] != i:
-                    seen[j] = i
-                    if count == len(mates):
-                        wider = np.empty(2 * count, np.int64)
-                        for s in range(count):  # an assignment of slices takes seconds to compile
-                            wider[s] = mates[s]
-                        mates = wider
-                    mates[count] = j
-                    count += 1
-        if write:
-            sort_keys(mates, 0, count)
-            for t in range(count):
-                out[total + t, 0], out[total + t, 1] = i, mates[t]
-        total += count
-    return total
+    return _LocalPairs(first.astype(np.int64), second.astype(np.int64), subset, members, masks)
 
 
 def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
@@ -86,21 +59,14 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
     A pair is active where some neighbourhood holds both (docs/method.md, Unfolding and active pairs). The time is
     linear in the number of neighbourhoods that hold a first sample.
     """
-    n = _pairs_of(N, reverse.start, reverse.centers, low, high, np.empty((0, 2), np.int32), False)
-    pairs = np.empty((n, 2), np.int32)
-    _pairs_of(N, reverse.start, reverse.centers, low, high, pairs, True)
-    return pairs
 
+    def pairs(a: int, b: int) -> Int32:
+        start = reverse.start[low + a : low + b + 1]
+        i = np.repeat(np.arange(low + a, low + b), np.diff(start))[:, None]
+        j = N[reverse.centers[start[0] : start[-1]]]
+        return pairs_of(distinct((i << 32 | j)[j >= i]))
 
-@njit(nogil=True, cache=True)
-def _block_distances(X, local, out, metric):  # type: ignore[no-untyped-def]
-    rows, k = local.shape
-    for p in range(rows):
-        t = 0
-        for a in range(k):
-            for b in range(a + 1, k):
-                out[p, t] = length(X[local[p, a]], X[local[p, b]], metric)
-                t += 1
+    return np.concatenate([np.empty((0, 2), np.int32), *map_chunks(pairs, high - low, FIRSTS)])
 
 
 def block_distances(X: Float32, local: Int32, metric: int | None = EUCLIDEAN) -> Float32:
@@ -109,9 +75,14 @@ def block_distances(X: Float32, local: Int32, metric: int | None = EUCLIDEAN) ->
     ``X`` (n, f) float32: the samples that the neighbourhoods use; ``local`` (rows, k) int32: neighbourhoods as rows
     of ``X``; ``metric``: a code of `metrics.METRICS`.
     """
-    k = local.shape[1]
-    distances = np.empty((len(local), k * (k - 1) // 2), np.float32)
-    map_chunks(lambda a, b: _block_distances(X, local[a:b], distances[a:b], metric), len(local), 2048)
+    i, j = np.triu_indices(local.shape[1], 1)
+    distances = np.empty((len(local), len(i)), np.float32)
+
+    def part(a: int, b: int) -> None:
+        pairs = np.stack([local[a:b, i], local[a:b, j]], axis=2).reshape(-1, 2)
+        distances[a:b] = pair_lengths(X, pairs, metric).reshape(b - a, len(i))
+
+    map_chunks(part, len(local), 2048)
     return distances
 
 
@@ -163,28 +134,12 @@ def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # 
             place[N[p, a]] = -1
 
 
-@njit(nogil=True, cache=True)
-def _first_center(N, start, centers, samples):  # type: ignore[no-untyped-def]
-    """The smallest centre whose neighbourhood holds all of ``samples``."""
-    shortest = samples[0]
-    for i in samples:
-        if start[i + 1] - start[i] < start[shortest + 1] - start[shortest]:
-            shortest = i
-    for t in range(start[shortest], start[shortest + 1]):
-        p = centers[t]
-        holds = True
-        for i in samples:
-            inside = False
-            for a in range(N.shape[1]):
-                if N[p, a] == i:
-                    inside = True
-                    break
-            if not inside:
-                holds = False
-                break
-        if holds:
-            return p
-    return -1
+def _first_center(reverse: Reverse, samples: Int32) -> int:
+    """The smallest centre whose neighbourhood holds all of ``samples``, which one does."""
+    found, *others = sorted((reverse.centers[reverse.start[i] : reverse.start[i + 1]] for i in samples), key=len)
+    for centers in others:
+        found = found[np.isin(found, centers, assume_unique=True)]
+    return int(found[0])
 
 
 def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
@@ -206,7 +161,7 @@ def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
 
 
 def _decide_hubs(
-    N: Int32, reverse: Reverse, low: int, tables: LocalPairs, owned: Bool, hubs: Int64, rows: Int64
+    N: Int32, reverse: Reverse, low: int, tables: _LocalPairs, owned: Bool, hubs: Int64, rows: Int64
 ) -> None:
     """Decide the subsets of hubs alone; each set of samples is looked up once, however many neighbourhoods hold it."""
     for pattern in np.unique(hubs[rows]):
@@ -216,7 +171,7 @@ def _decide_hubs(
             columns = tables.members[u][tables.members[u] >= 0]
             samples = np.sort(N[low + same][:, columns], axis=1)
             sets, which = np.unique(samples, axis=0, return_inverse=True)
-            first = np.array([_first_center(N, reverse.start, reverse.centers, s) for s in sets])
+            first = np.array([_first_center(reverse, some) for some in sets])
             owned[same, u] &= first[which.ravel()] == low + same
 
 
@@ -266,59 +221,29 @@ def pair_ids(
 
 
 @njit(nogil=True, cache=True)
-def _fill_distances(d, D):  # type: ignore[no-untyped-def]
-    """Put the upper triangle by rows ``d`` (k (k - 1) / 2,) into both triangles of D (k, k)."""
-    t = 0
-    for a in range(len(D)):
-        for b in range(a + 1, len(D)):
-            D[a, b] = D[b, a] = d[t]
-            t += 1
-
-
-@njit(nogil=True, cache=True)
-def _pair_similarities(D, i, j, g, h, sigma, epsilon):  # type: ignore[no-untyped-def]
-    """T_ijgh and T_ijhg of eq. (7), from the distances D (k, k) float32 inside a neighbourhood that holds all four.
-
-    `llvm.evaluate` is the same for sixteen neighbourhoods at a time, with an exponential of its own.
-    """
-    top = -sigma * (D[i, j] + D[g, h])
-    straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
-    crossed = np.exp(top / (D[i, h] + D[j, g] + epsilon))
-    return straight, crossed
-
-
-@njit(nogil=True, cache=True)
-def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-def]
-    """R of one neighbourhood without regard to owners: (q, q), upper triangle."""
-    q = len(first)
-    D = np.zeros((k, k), np.float32)
-    _fill_distances(d, D)
-    half = np.float32(np.sqrt(0.5))
-    for r in range(q):
-        i, j = first[r], second[r]
-        unit_r = half if i == j else np.float32(1.0)
-        for s in range(r, q):
-            g, h = first[s], second[s]
-            unit_s = half if g == h else np.float32(1.0)
-            straight, crossed = _pair_similarities(D, i, j, g, h, sigma, epsilon)
-            B[r, s] = (straight + crossed) * unit_r * unit_s
-
-
-@njit(nogil=True, cache=True)
 def _triplets(blocks, ids, owned, k, first, second, subset, sigma, epsilon, rows, columns, values):  # type: ignore[no-untyped-def]
-    q = len(first)
-    B = np.empty((q, q), np.float32)
-    count = 0
+    """The entries that each neighbourhood owns; `llvm.evaluate` is the same with an exponential of its own."""
+    q, count, half, one = len(first), 0, np.float32(np.sqrt(0.5)), np.float32(1.0)
+    D = np.zeros((k, k), np.float32)
     for p in range(len(ids)):
-        _block(blocks[p], k, first, second, sigma, epsilon, B)
+        t = 0
+        for a in range(k):
+            for b in range(a + 1, k):
+                D[a, b] = D[b, a] = blocks[p, t]
+                t += 1
         for r in range(q):
+            i, j = first[r], second[r]
             for s in range(r, q):
-                if owned[p, subset[r, s]]:
-                    x, y = ids[p, r], ids[p, s]
-                    rows[count], columns[count] = min(x, y), max(x, y)
-                    values[count] = B[r, s]
-                    count += 1
-    return count
+                if not owned[p, subset[r, s]]:
+                    continue
+                g, h = first[s], second[s]
+                top = -sigma * (D[i, j] + D[g, h])
+                straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
+                crossed = np.exp(top / (D[i, h] + D[j, g] + epsilon))
+                values[count] = (straight + crossed) * (half if i == j else one) * (half if g == h else one)
+                x, y = ids[p, r], ids[p, s]
+                rows[count], columns[count] = min(x, y), max(x, y)
+                count += 1
 
 
 def count_entries(owned: Bool, k: int) -> int:

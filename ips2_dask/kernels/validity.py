@@ -72,29 +72,14 @@ def replicate(
     U is restricted to the subsample and embedded and clustered anew. Islands of the restricted U, in the
     sense of `components.divide`, are left out of it.
 
-    Parameters
-    ----------
-    U : (m, m) CSR or dense
-    labels : (m,)
-    n_clusters : int
-    seed, number : int
-        They decide the subsample and the starts of k-means.
-    columns : int, optional
-        Of the subsample's embedding; ``n_clusters`` without it.
-    embedding : (m, columns), optional
-        Of all samples: the solver starts from its rows of the subsample, and needs fewer products to the same
-        tolerance.
-    rows : bool
-        Whether k-means works on the rows of U instead of an embedding.
-    rounding : {"kmeans", "density", "leiden"}
-        How the partition came from the embedding, or from U; where the subsample's density has no such cut, k-means
-        rounds.
-    width : int, optional
-        How many of the embedding's columns it came from; all of them without it.
+    ``U`` (m, m) CSR or dense; ``labels`` (m,); ``seed``, ``number`` decide the subsample and the starts of k-means;
+    ``columns``: of the subsample's embedding, ``n_clusters`` without it; ``embedding`` (m, columns): of all samples,
+    from whose rows the solver starts, with fewer products to the same tolerance; ``rows``: whether k-means works on
+    the rows of U instead of an embedding; ``rounding`` {"kmeans", "density", "leiden"}: how the partition came from
+    the embedding, or from U; where the subsample's density has no such cut, k-means rounds; ``width``: how many of
+    the embedding's columns it came from, all of them without it.
     """
-    m = len(labels)
-    rng = np.random.default_rng([seed, 31, number])
-    chosen = np.sort(rng.choice(m, min(m, max(n_clusters + 1, round(SHARE * m))), replace=False))
+    rng, chosen = _subsample(len(labels), n_clusters, seed, number)
     some = U[chosen][:, chosen]
     if sp.issparse(some):
         some = sp.csr_array(some)
@@ -129,15 +114,19 @@ def replicate_rows(
     ``embedding`` (n, columns): drawn rows; ``labels`` (n,): of these rows; ``n_clusters``, ``seed``, ``number``,
     ``rounding``, ``width``: as of `replicate`.
     """
-    rng = np.random.default_rng([seed, 31, number])
-    n = len(labels)
-    chosen = np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
+    rng, chosen = _subsample(len(labels), n_clusters, seed, number)
     points = embedding[chosen] if width is None else leading_columns(embedding[chosen], width)
     if rounding == "density":
         rows, leaves = _leaves(points, n_clusters, seed + number)
         if leaves is not None:
             return float(adjusted_rand_score(labels[chosen][rows][leaves >= 0], leaves[leaves >= 0]))
     return float(adjusted_rand_score(labels[chosen], _means(points, n_clusters, rng)))
+
+
+def _subsample(n: int, n_clusters: int, seed: int, number: int) -> tuple[np.random.Generator, Int64]:
+    """A seeded subsample, ascending, and the generator that has drawn it."""
+    rng = np.random.default_rng([seed, 31, number])
+    return rng, np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
 
 
 def _means(points: Matrix, n_clusters: int, rng: np.random.Generator) -> Int32:

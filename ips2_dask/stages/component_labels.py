@@ -68,7 +68,7 @@ def bound(function: PartFunction, first: object) -> PartFunction:
 def pieces(edges: Edges, context: Context, b: int) -> TaskResult:
     """The pieces of partition b, and which of them touch which samples of other partitions.
 
-    On the neighbourhoods it takes at most 35 bytes for each of their entries (measured).
+    On the neighbourhoods it takes at most 45 bytes for each of their entries (measured).
     """
     low, high = context.span(b)
     joined = np.asarray(edges(context, b))

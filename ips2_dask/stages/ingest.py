@@ -36,7 +36,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     metric = METRICS[params.metric]
     if not metric.keeps_rows:
         own["metric"] = params.metric
-    elif not metric.translation_invariant:
+    elif metric.about_zero:
         own["centred"] = False
     return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
@@ -332,7 +332,7 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
 def _centering(context: Context, shift: AnyArray) -> _Measured:
     merged = _merged(context, "statistics-")
     metric, scale = context.metric, context.params.scale
-    if not metric.translation_invariant:
+    if metric.about_zero:
         columns = kernel.Columns(np.zeros(context.n_features), np.ones(context.n_features))
         if scale in ("zscore", "minmax"):
             columns = kernel.scaled_columns(merged, shift, context.facts["ingest"]["rows"], scale)

@@ -71,7 +71,7 @@ class Context:
     @property
     def unit(self) -> float:
         """The power of two that distances were divided by: that of the samples, or 1 for a metric without a unit."""
-        return 2.0**self.exponent if self.metric.has_unit else 1.0
+        return 1.0 if self.metric.about_zero else 2.0**self.exponent
 
     def span(self, b: int) -> tuple[int, int]:
         """First sample of partition b, and one past its last."""

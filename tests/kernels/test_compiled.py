@@ -18,9 +18,9 @@ import sys, tempfile
 tempfile.tempdir = sys.argv[1]
 from ips2_dask.kernels import sparse
 import numpy as np
-keys = np.array([3, 1, 2])
-sparse.sort_keys(keys, 0, 3)
-print(keys.tolist(), sparse.sort_keys.stats.cache_path is None, sum(sparse.sort_keys.stats.cache_misses.values()))
+lists = sparse.reverse_lists(np.array([[0, 1], [1, 0], [2, 1]], np.int32))
+stats = sparse._reverse.stats
+print(lists.centers.tolist(), stats.cache_path is None, sum(stats.cache_misses.values()))
 """
 
 
@@ -53,7 +53,7 @@ def test_compiled_code_is_kept_in_a_temporary_folder_of_this_user(package: Path,
     temporary.mkdir()
     first, second = use(package, temporary), use(package, temporary)
     assert (first.stderr, second.stderr) == ("", "")
-    assert (first.stdout, second.stdout) == ("[1, 2, 3] False 1\n", "[1, 2, 3] False 0\n")
+    assert (first.stdout, second.stdout) == ("[0, 1, 0, 1, 2, 2] False 1\n", "[0, 1, 0, 1, 2, 2] False 0\n")
     (folder,) = temporary.iterdir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert list(folder.rglob("*.nbi"))
@@ -71,6 +71,6 @@ def test_without_any_folder_it_says_so_and_computes(case: str, package: Path, tm
         (tmp_path / "elsewhere").mkdir()
         own.symlink_to(tmp_path / "elsewhere")
     done = use(package, temporary)
-    assert done.stdout.startswith("[1, 2, 3] True")
+    assert done.stdout.startswith("[0, 1, 0, 1, 2, 2] True")
     assert done.stderr.count("IPS2Warning: no folder for compiled code can be written") == 1
     assert "set NUMBA_CACHE_DIR" in done.stderr

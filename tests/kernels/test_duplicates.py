@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ips2_dask.kernels.duplicates import group_rows, nearest_rows, neighbors_among_copies
+from ips2_dask.kernels.duplicates import group_rows, nearest_rows
 from ips2_dask.kernels.neighbors import exact_neighbors
 
 
@@ -18,7 +18,7 @@ def test_neighbors_among_copies_are_those_of_all_rows(seed: int) -> None:
     assert groups is not None
     for n in (1, 2, 5, 12):
         expected = exact_neighbors(X, 0, X, n)
-        found = neighbors_among_copies(np.arange(m), X, groups, n)
+        found = nearest_rows(np.arange(m), X, groups, n)
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
         part = nearest_rows(np.arange(3, 9), X, groups, n)

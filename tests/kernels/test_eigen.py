@@ -26,16 +26,16 @@ from ips2_dask.kernels.eigen import (
     Solution,
     State,
     Verdict,
+    _filter_degree,
+    _lowest_estimate,
+    _panel_bounds,
     block_width,
     blocks_held,
     chebyshev_filter,
     chebyshev_steps,
     dense_eigenpairs,
-    filter_degree,
     leading_eigenpairs,
-    lowest_estimate,
     orthonormalize,
-    panel_bounds,
     panels_of,
     rayleigh_ritz,
 )
@@ -103,7 +103,7 @@ def test_a_block_filtered_in_panels_converges_to_the_same_pairs(panels: int, wan
 
 @given(columns=st.integers(1, 70), panels=st.integers(1, 4))
 def test_panels_hold_every_column_once_in_order(columns: int, panels: int) -> None:
-    bounds = panel_bounds(columns, panels)
+    bounds = _panel_bounds(columns, panels)
     assert [t for a, b in bounds for t in range(a, b)] == list(range(columns))
     assert len(bounds) <= panels
     assert all(a % 8 == 0 for a, _ in bounds)
@@ -276,7 +276,7 @@ def test_the_degree_gains_enough_and_no_more_than_rounding_allows(
         p = np.polynomial.chebyshev.Chebyshev.basis(degree)
         return float(p(max(1.0, (value - (high + low) / 2) / (width / 2))))
 
-    degree = filter_degree(last, low, high, least)
+    degree = _filter_degree(last, low, high, least)
     assert 1 <= degree <= MAX_DEGREE
     assert degree == 1 or raised(1.0, degree) <= MAX_GAIN * raised(last, degree) * (1 + 1e-6)
     allowed = raised(1.0, degree + 1) <= MAX_GAIN * raised(last, degree + 1) * (1 - 1e-6)
@@ -314,13 +314,13 @@ def test_the_filter_is_one_at_the_top_and_below_one_inside(low: float, width: fl
 @pytest.mark.parametrize("seed", range(5))
 def test_the_lowest_estimate_is_below_the_spectrum(seed: int) -> None:
     problem = Problem((200,), seed)
-    estimate = lowest_estimate(problem.space, seed)
+    estimate = _lowest_estimate(problem.space, seed)
     assert -1 <= estimate <= problem.expected[-1] + 1e-6
 
 
 def test_the_lowest_estimate_of_a_matrix_of_one_eigenvalue_is_that() -> None:
     space = ArraySpace(MatrixOperator(0.25 * np.eye(50)), None, np.float64)
-    assert lowest_estimate(space, 0) == pytest.approx(0.25, abs=1e-6)
+    assert _lowest_estimate(space, 0) == pytest.approx(0.25, abs=1e-6)
 
 
 def test_a_nearly_rank_deficient_block_becomes_orthonormal_with_the_same_span() -> None:

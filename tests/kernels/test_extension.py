@@ -73,7 +73,7 @@ def test_distances_to_mean_rows_are_those_of_the_rows_themselves() -> None:
 
 def test_nothing_is_near_an_empty_cluster() -> None:
     points = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 0.9]])
-    means = extension.centroids(points, np.array([0, 1, 0], np.int32), 3)
+    means = np.array([[0.0, 0.95], [1.0, 0.0], [np.nan, np.nan]])
     squares = extension.gaps(points, means)
     assert np.isinf(squares[:, 2]).all()
     np.testing.assert_array_equal(squares.argmin(axis=1), [0, 1, 0])

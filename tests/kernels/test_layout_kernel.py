@@ -14,6 +14,7 @@ from sklearn.datasets import make_blobs
 from sklearn.neighbors import KNeighborsClassifier, kneighbors_graph
 
 from ips2_dask.kernels import layout
+from ips2_dask.kernels.rounding import thinned
 
 Array = npt.NDArray[Any]
 
@@ -103,21 +104,21 @@ def test_points_without_edges_and_graphs_without_any_stay_at_their_start() -> No
     points = layout.of_graph(sp.csr_array(staying @ G @ staying), X, 0)
     assert np.isfinite(points).all()
     assert agreement(points[~alone], y[~alone]) == 1.0
-    start = layout.first_places(X, np.random.RandomState(0))
+    start = layout._first_places(X, np.random.RandomState(0))
     nothing = layout.of_graph(sp.csr_array((len(X), len(X))), X, 0)
     np.testing.assert_array_equal(nothing, start)
 
 
 def test_a_start_is_made_of_the_second_and_third_column_scaled_to_ten() -> None:
     X, _ = groups()
-    start = layout.first_places(X, np.random.RandomState(0))
+    start = layout._first_places(X, np.random.RandomState(0))
     for column in range(2):
         assert np.corrcoef(start[:, column], X[:, 1 + column])[0, 1] > 0.9999
     assert np.abs(start).max() == pytest.approx(10, abs=0.01)
-    one = layout.first_places(X[:, :1], np.random.RandomState(0))
+    one = layout._first_places(X[:, :1], np.random.RandomState(0))
     assert np.corrcoef(one[:, 0], X[:, 0])[0, 1] > 0.9999
     assert 0 < np.abs(one[:, 1]).max() < 0.01
-    assert np.abs(layout.first_places(np.ones((9, 4)), np.random.RandomState(0))).max() < 0.01
+    assert np.abs(layout._first_places(np.ones((9, 4)), np.random.RandomState(0))).max() < 0.01
 
 
 @pytest.mark.parametrize("columns", [1, 2])
@@ -141,7 +142,7 @@ def test_eigenvectors_of_a_graph_tell_its_groups_apart() -> None:
 def test_of_a_dense_matrix_the_strongest_entries_of_each_row_are_kept() -> None:
     S = np.random.default_rng(0).random((80, 80))
     S = np.maximum(S, S.T)
-    kept = layout._strongest(S).toarray()
+    kept = thinned(S, layout.STRONGEST).toarray()
     np.fill_diagonal(S, -np.inf)
     wanted = np.zeros_like(S, bool)
     np.put_along_axis(wanted, np.argsort(-S, axis=1)[:, : layout.STRONGEST], True, axis=1)

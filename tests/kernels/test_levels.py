@@ -133,7 +133,7 @@ def test_the_coarse_graph_is_the_projection_on_aggregates(weighted: bool) -> Non
     np.testing.assert_allclose(fine.prolong(coarse, y), expected, rtol=1e-5)
 
 
-def test_rows_of_aggregates_are_summed_on_any_threads_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_aggregates_are_summed() -> None:
     A = neighbor_graph(weighted=True)
     rng = np.random.default_rng(2)
     aggregate, column = np.sort(rng.integers(0, 50, 600)), rng.integers(0, 70, 600)
@@ -141,10 +141,23 @@ def test_rows_of_aggregates_are_summed_on_any_threads_to_the_same_bits(monkeypat
     P, Q = np.eye(50)[aggregate], np.eye(70)[column]
     np.testing.assert_allclose(merged.toarray(), P.T @ A.toarray() @ Q, rtol=1e-5)
     assert merged.has_canonical_format
+
+
+def test_aggregates_are_the_same_for_any_rows_at_a_time_and_of_rows_without_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    A = neighbor_graph(weighted=True).tolil()
+    A[[0, 5, 6, 599]] = 0
+    A[:, [0, 5, 6, 599]] = 0
+    A = sp.csr_array(A)
+    state, scale = states(A, levels.ROUNDS), np.ones(600)
+    priority = levels.priorities(np.arange(600), 0, 0)
+    joined = levels.strongest_seeds(A, scale, priority, state, 0)
+    assert (state[[0, 5, 6, 599]] == levels.SEED).all()
+    np.testing.assert_array_equal(joined[[0, 5, 6, 599]], [0, 5, 6, 599])
     monkeypatch.setattr(levels, "ROWS", 7)
-    again = levels.merged_rows(A, aggregate, column, (50, 70))
-    assert again.data.tobytes() == merged.data.tobytes()
-    np.testing.assert_array_equal(again.indices, merged.indices)
+    np.testing.assert_array_equal(states(A, levels.ROUNDS), state)
+    np.testing.assert_array_equal(levels.strongest_seeds(A, scale, priority, state, 0), joined)
 
 
 def exact(A: sp.csr_array, count: int, without: Array | None = None) -> Array:

@@ -133,10 +133,9 @@ def test_entries_made_side_by_side_are_those_of_the_triplets_to_the_last_bits(k)
 def test_a_block_that_was_given_up_is_used_once_for_one_of_its_shape_and_kind() -> None:
     spare, block = module._SpareBlock(), np.ones((1024, 512), np.float32)
     spare.keep(block)
-    assert spare.zeros((1024, 512), np.float32) is block
-    assert not block.any()
+    assert spare.array((1024, 512), np.float32) is block
     assert spare.array((1024, 512), np.float32) is not block
     spare.keep(block)
     assert spare.array((1024, 512), np.float64).dtype == np.float64
     spare.keep(np.ones((1024, 512), np.float32).T)
-    assert spare.zeros((512, 1024), np.float32).flags.c_contiguous
+    assert spare.array((512, 1024), np.float32).flags.c_contiguous

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ips2_dask.kernels import sparse, tensor
+from ips2_dask.kernels import tensor
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.kernels.sparse import assemble, inverse_root, normalized, reverse_lists
@@ -256,16 +256,3 @@ def test_products_by_chunks_are_the_whole_product_for_any_threads(dense: bool, m
         assert operator.matmat(x).tobytes() == alone.tobytes()
     assert operator.shape == (100, 100)
     assert alone.dtype == np.float32
-
-
-@given(st.lists(st.integers(-50, 50), max_size=60, unique=True), st.integers(0, 5), st.integers(0, 5))
-def test_lists_are_sorted_in_place_between_their_ends_alone(keys: list[int], before: int, after: int) -> None:
-    a, b = min(before, len(keys)), max(min(before, len(keys)), len(keys) - after)
-    numbers = np.array(keys, np.int32)
-    expected = numbers.copy()
-    expected[a:b].sort()
-    alone, together, values = numbers.astype(np.int64), numbers.copy(), 0.5 * numbers.astype(np.float32)
-    sparse.sort_keys(alone, a, b)
-    sparse.sort_together(together, values, a, b)
-    assert alone.tolist() == together.tolist() == expected.tolist()
-    assert (2 * values).tolist() == expected.tolist()

@@ -78,9 +78,9 @@ def test_medians_of_ties_and_of_any_magnitude(seed: int) -> None:
 
 def test_numbers_come_back_from_their_order() -> None:
     X = np.sort(np.random.default_rng(0).normal(size=1000) * 10.0 ** np.arange(-500, 500).clip(-300, 300))
-    keys = ingest.sortable_keys(X[:, None])[:, 0]
+    keys = ingest._sortable_keys(X[:, None])[:, 0]
     assert (np.diff(keys.astype(object)) >= 0).all()
-    np.testing.assert_array_equal(ingest.from_sortable_keys(keys), X)
+    np.testing.assert_array_equal(ingest._from_sortable_keys(keys), X)
 
 
 @pytest.mark.parametrize("rows", [None, 17])
