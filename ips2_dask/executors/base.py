@@ -57,24 +57,12 @@ MOST_AT_ONCE = 4
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One stage's work on its partitions, or on items of another kind.
+    """One stage's work on its partitions, or on items of another kind."""
 
-    Attributes
-    ----------
-    stage : str
-        The stage whose folder gets the parts.
-    function : callable
-        Computes the part of one item.
-    prefix : str
-        The beginning of the parts' names.
-    over : str
-        The kind of the items.
-    """
-
-    stage: str
-    function: PartFunction
-    prefix: str = ""
-    over: str = "partitions"
+    stage: str  # whose folder gets the parts
+    function: PartFunction  # computes the part of one item
+    prefix: str = ""  # the beginning of the parts' names
+    over: str = "partitions"  # the kind of the items
 
 
 def compute_part(item: ItemKey, job: Job, context: Context, *rows: AnyArray) -> Receipt:
@@ -115,31 +103,27 @@ class Executor(abc.ABC):
         return value
 
     def submit(self, name: str, function: Callable[..., object], *arguments: object) -> Handle:
-        """Start one task.
+        """Start one task; returns the handle of its result, which is kept for the tasks that take it.
 
-        Parameters
-        ----------
-        name : str
-            The kind of the task, a hyphen and a number.
-        function : callable
-            It does not change its arguments.
-        *arguments
-            Values and handles, also in lists.
-
-        Returns
-        -------
-        Handle
-            Of the function's result. A result whose handle is gone is kept for the tasks that take it.
+        ``name``: the kind of the task, a hyphen and a number; ``function``: it does not change its arguments;
+        ``*arguments``: values and handles, also in lists.
         """
         del name
         return function(*arguments)
 
+    def each(
+        self, name: str, function: Callable[..., object], *lists: Sequence[object], also: Sequence[object] = ()
+    ) -> list[Handle]:
+        """Start one task for each item of some lists of one length, which gets ``also`` after its items."""
+        with self.batch():
+            return [
+                self.submit(f"{name}-{number}", function, *items, *also)
+                for number, items in enumerate(zip(*lists, strict=True))
+            ]
+
     def batch(self) -> contextlib.AbstractContextManager[None]:
         """Send the tasks submitted in the ``with`` block together at its end, which costs less for short tasks."""
         return contextlib.nullcontext()
-
-    def wait(self, handles: Sequence[Handle]) -> None:  # noqa: B027 - nothing to wait for where there is one process
-        """Wait for tasks, whose results stay where they are."""
 
     def results(self, handles: Sequence[Handle]) -> list[Any]:
         """Wait for tasks; returns their results in this process."""

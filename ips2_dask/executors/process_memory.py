@@ -26,22 +26,13 @@ def peak_rss() -> int:
 
 
 def limit_memory(limit: int) -> bool:
-    """Let resident memory grow to ``limit`` bytes and no further.
+    """Let resident memory grow to ``limit`` bytes and no further; returns whether this system can limit a process so.
 
     The system counts private memory when it is reserved and not when it is touched. So what was reserved so far
     without being touched is added to the limit, and mapped files are subtracted from it. The allocator can give back
     pages between others that are in use, and these stay reserved: after a solve's start with 10,000,000 samples as much
-    as half of a worker's 3 GiB. So the limit is set again whenever memory is given back.
-
-    Parameters
-    ----------
-    limit : int
-        Bytes. A limit below what the process holds already leaves it as it is, and every further request fails.
-
-    Returns
-    -------
-    bool
-        Whether this system can limit a process so.
+    as half of a worker's 3 GiB. So the limit is set again whenever memory is given back. A limit below what the process
+    holds already leaves it as it is, and every further request fails.
     """
     if _set_limit(limit):
         cache.when_given_back(functools.partial(_set_limit, limit))

@@ -7,7 +7,7 @@ what a partition sends or receives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Facts, Receipt
+from ips2_dask.store.integrity import Facts
 from ips2_dask.typing import AnyArray
 
 SOURCES = "sources"
@@ -41,10 +41,7 @@ def exchange(context: Context, executor: Executor, report: Report, send: Job, re
     parts = range(context.n_partitions)
     missing = without_part(context, receive)
     if missing:
-        receipts = executor.map(send, context, parts, report)
-        start, sources = _sources(receipts)
-        name = f"{send.prefix}{SOURCES}"
-        context.store.write(context.folders[send.stage], name, {"source_start": start, "sources": sources}, {})
+        run_sending(context, executor, report, send)
         executor.map(receive, context, missing, report)
     drop_parts(context, send.stage, (f"{send.prefix}{name}" for name in (*map(part_name, parts), SOURCES)))
 
@@ -62,15 +59,29 @@ def drop_parts(context: Context, stage: str, names: Iterable[str]) -> None:
     context.store.drop_many(context.folders[stage], list(names))
 
 
-def _sources(receipts: Sequence[Receipt]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Who sends to each partition: where its rows begin (partitions + 1,), and rows (source, low, high), ascending."""
+def run_sending(context: Context, executor: Executor, report: Report, send: Job) -> None:
+    """Run a job whose parts are sent, and store who sends to each partition.
+
+    Where its rows begin (partitions + 1,), and rows (source, low, high), ascending.
+    """
+    receipts = executor.map(send, context, range(context.n_partitions), report)
     rows = [
         (int(target), source, low, high)
         for source, receipt in enumerate(receipts)
         for target, (low, high) in receipt["facts"]["cuts"].items()
     ]
     table = np.array(sorted(rows), np.int32).reshape(-1, 4)
-    return np.searchsorted(table[:, 0], np.arange(len(receipts) + 1)), table[:, 1:]
+    start = np.searchsorted(table[:, 0], np.arange(len(receipts) + 1))
+    arrays: dict[str, AnyArray] = {"source_start": start, "sources": table[:, 1:]}
+    if context.receipt(send.stage, send.prefix + SOURCES) is None:
+        context.store.write(context.folders[send.stage], send.prefix + SOURCES, arrays, {})
+
+
+def senders(context: Context, stage: str, prefix: str, b: int) -> list[list[int]]:
+    """Who sends to partition b, ascending, and which rows: first, and one past the last."""
+    start, sources = (np.asarray(context.read(stage, prefix + SOURCES, name)) for name in ("source_start", "sources"))
+    found: list[list[int]] = sources[start[b] : start[b + 1]].tolist()
+    return found
 
 
 def received(context: Context, stage: str, prefix: str, b: int, *names: str) -> Iterator[list[AnyArray]]:
@@ -79,6 +90,5 @@ def received(context: Context, stage: str, prefix: str, b: int, *names: str) -> 
     ``stage``, ``prefix``: of the parts that were sent; ``*names``: arrays of these parts, which are read by rows.
     """
     folder = context.folders[stage]
-    start, sources = (context.read(stage, prefix + SOURCES, name) for name in ("source_start", "sources"))
-    for source, low, high in np.asarray(sources)[start[b] : start[b + 1]].tolist():
+    for source, low, high in senders(context, stage, prefix, b):
         yield [context.store.read_rows(folder, prefix + part_name(source), name, low, high) for name in names]

@@ -28,7 +28,7 @@ HEADS, EQUAL, OWN, NUMBERS = "heads-", "equal-", "own-", "numbers-"
 partition has too; the samples of each partition, and the numbers of what is equal to such in each range."""
 
 
-def heads(context: Context, b: int) -> TaskResult:
+def _heads(context: Context, b: int) -> TaskResult:
     """Partition b's different rows that stay, by their digests, and the first row that equals each within it."""
     keys = duplicates.digests(np.asarray(context.ingested(b)))
     staying = np.delete(np.arange(len(keys)), _left_out(context, b))
@@ -215,7 +215,7 @@ def _numbered(context: Context, executor: Executor, report: Report, n_dropped: i
     store, folder, parts, n_equal = context.store, context.folders["ingest"], range(context.n_partitions), 0
     if context.params.merges_rows:
         for job, items in (
-            (Job("ingest", heads, HEADS), parts),
+            (Job("ingest", _heads, HEADS), parts),
             (Job("ingest", compare, EQUAL, "ranges"), _ranges(context)),
         ):
             n_equal += sum(int(receipt["facts"]["equal"]) for receipt in executor.map(job, context, items, report))
