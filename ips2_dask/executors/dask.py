@@ -54,11 +54,6 @@ class DaskExecutor(BlockExecutor):
             pass
 
     @property
-    def threads_per_task(self) -> int:
-        """Threads that a task may use."""
-        return self._threads
-
-    @property
     def n_workers(self) -> int:
         """Workers that the scheduler knows now."""
         return int(self.client.scheduler_info(n_workers=0)["n_workers"])
@@ -205,7 +200,7 @@ class _Gather:
 
     def __init__(self, client: Client, patience: float, tasks: Sequence[Delayed]) -> None:
         self._client, self._patience, self._tasks = client, patience, tasks
-        self._unfinished: dict[int, Future] = {}
+        self._unfinished: dict[Future, int] = {}
         self._failed: dict[int, Future] = {}
         self._results: dict[int, Any] = {}
 
@@ -219,7 +214,7 @@ class _Gather:
         try:
             with losses(self._client, self._patience, self._waited_for) as watch, _lost_results_are_no_errors():
                 report(0, total)
-                self._unfinished.update(enumerate(self._compute(range(total))))
+                self._unfinished.update(zip(self._compute(range(total)), range(total), strict=True))
                 self._fetch(watch, lambda: report(len(self._results), total))
                 if self._failed:
                     self._retry_alone(watch)
@@ -232,35 +227,34 @@ class _Gather:
                     self._client.cancel(left)
 
     def _waited_for(self) -> list[Future]:
-        return [*self._unfinished.copy().values(), *self._failed.copy().values()]
+        return [*self._unfinished.copy(), *self._failed.copy().values()]
 
     def _compute(self, numbers: Iterable[int]) -> list[Future]:
         return list(self._client.compute([self._tasks[i] for i in numbers], retries=RETRIES))
 
     def _fetch(self, watch: Watch, report: Callable[[], None]) -> None:
         """Fetch and release results until all tasks have ended; after a failure until those before it have."""
-        positions = {future: i for i, future in self._unfinished.items()}
-        for ended in as_completed(list(positions), loop=self._client.loop, raise_errors=False).batches():
-            ended = [future for future in ended if future in positions]
+        unfinished = self._unfinished
+        for ended in as_completed(list(unfinished), loop=self._client.loop, raise_errors=False).batches():
+            ended = [future for future in ended if future in unfinished]
             fetched = self._results_of([future for future in ended if future.status not in FAILED], watch)
             for future in ended:
-                if future not in positions:  # cancelled since
+                if future not in unfinished:  # cancelled since
                     continue
                 if future.status == "cancelled":
                     future.result()  # raises: the wait for workers was in vain
-                i = positions.pop(future)
-                del self._unfinished[i]
+                i = unfinished.pop(future)
                 if future in fetched:
                     self._results[i] = fetched[future]
                     report()
                 else:
                     self._failed[i] = future
                     if not isinstance(future.exception(), KilledWorker):  # that may be another task's fault
-                        later = [other for other, position in positions.items() if position > i]
+                        later = [other for other, position in unfinished.items() if position > i]
                         self._client.cancel(later)
                         for other in later:
-                            del self._unfinished[positions.pop(other)]
-            if not positions:
+                            del unfinished[other]
+            if not unfinished:
                 return
 
     def _results_of(self, futures: list[Future], watch: Watch) -> dict[Future, Any]:

@@ -13,14 +13,17 @@ from pathlib import Path
 
 from ips2_dask.store import cache
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 
 def peak_rss() -> int:
     """Peak resident memory of this process in bytes; that of its parents is left out where the system tells."""
     peak = _status_bytes("VmHWM")
     if peak:
         return peak["VmHWM"]
-    import resource  # noqa: PLC0415 - not on Windows
-
     peak_of_system = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_of_system if sys.platform == "darwin" else peak_of_system * 1024
 
@@ -41,12 +44,8 @@ def limit_memory(limit: int) -> bool:
 
 
 def _set_limit(limit: int) -> bool:
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return False
     used = _status_bytes("VmData", "RssAnon", "RssFile")
-    if not used:
+    if resource is None or not used:
         return False
     untouched = max(0, used["VmData"] - used["RssAnon"])
     allowed = max(limit - used["RssFile"] + untouched, 0)
@@ -60,12 +59,7 @@ def _set_limit(limit: int) -> bool:
 @contextlib.contextmanager
 def limited(limit: int | None) -> Iterator[None]:
     """`limit_memory` inside the ``with`` block; None limits nothing."""
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        yield
-        return
-    if limit is None:
+    if limit is None or resource is None:
         yield
         return
     before, called_before = resource.getrlimit(resource.RLIMIT_DATA), cache.when_given_back(None)

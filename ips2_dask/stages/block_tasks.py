@@ -214,25 +214,25 @@ class Halo:
         """Whether so many products are too many to be sent together."""
         return products * self.n_tasks > MOST_TASKS
 
-    def repeated(
+    def repeat(
         self,
         product: Callable[[list[Block], Any], list[Block]],
         blocks: list[Block],
         steps: Sequence[Any],
         renewed: Callable[[list[Block]], list[Block]],
-    ) -> list[Block]:
-        """Blocks after a product for each step: those of some steps are sent together.
+    ) -> None:
+        """Replace blocks by those after a product for each step, in place, so that nobody holds on to the former ones.
 
-        Blocks between them are ``renewed``: the scheduler would know all tasks until the end.
+        Products of some steps are sent together, and blocks between them are ``renewed``: the scheduler would know all
+        tasks until the end.
         """
         at_once = max(1, MOST_TASKS // self.n_tasks)
         for begin in range(0, len(steps), at_once):
             with self.executor.batch():
                 for step in steps[begin : begin + at_once]:
-                    blocks = product(blocks, step)
+                    blocks[:] = product(blocks, step)
             if begin + at_once < len(steps):
-                blocks = renewed(blocks)
-        return blocks
+                blocks[:] = renewed(blocks)
 
 
 def as_they_are(name: str, blocks: list[Block]) -> list[Block]:
@@ -281,7 +281,10 @@ class TaskSpace:
 
     def filter(self, y: Block, steps: Sequence[Step]) -> Block:
         """As of `Space`."""
-        return self.halo.repeated(self._product, [y], steps, functools.partial(self._renewed, self._name))[-1]
+        blocks = [y]
+        del y  # the filter needs three blocks, and this would be a fourth
+        self.halo.repeat(self._product, blocks, steps, functools.partial(self._renewed, self._name))
+        return blocks[-1]
 
     def split(self, y: Block) -> list[Block]:
         """As of `Space`."""

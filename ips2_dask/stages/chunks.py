@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle, SerialExecutor
 from ips2_dask.kernels.eigen import Block, State
 from ips2_dask.kernels.parallel import whole_blocks
-from ips2_dask.store.base import MemoryStore, present
+from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float32, Int64
@@ -170,10 +170,6 @@ class Checkpoints:
         self._places, self._next = (f"{name}0", f"{name}1"), 0
         self._ended, self._took = time.perf_counter(), 0.0
 
-    def _parts(self, place: str) -> list[str]:
-        """The parts of the block of a checkpoint."""
-        return [] if self._blocks is None else [_block_part(place, g) for g in range(n_chunks(self._context))]
-
     def keep(self, state: State) -> None:
         """Store a state, unless that would take too much of the time, or the run's store is in memory."""
         begun = time.perf_counter()
@@ -196,15 +192,10 @@ class Checkpoints:
 
     def latest(self) -> State | None:
         """The last state that was stored whole, or None."""
-        products = {}
-        for place in self._places:
-            receipt, parts = self._context.receipt(self._stage, place), self._parts(place)
-            if receipt is not None and len(present(self._store, self._folder, parts)) == len(parts):
-                products[receipt["facts"]["products"], place] = receipt["facts"]
-        if not products:
+        receipts = {place: r for place in self._places if (r := self._context.receipt(self._stage, place)) is not None}
+        if not receipts:
             return None
-        last = max(products)
-        place = last[1]
+        place = max(receipts, key=lambda name: (receipts[name]["facts"]["products"], name))
         self._next = 1 - self._places.index(place)
         values, residuals = (self._store.read(self._folder, place, f"state_{name}") for name in ("values", "residuals"))
         y: Block
@@ -212,9 +203,11 @@ class Checkpoints:
             y = self._store.read(self._folder, place, "state")
         else:
             y = self._blocks.read(place, n_chunks(self._context))
-        return State(y, values, residuals, **products[last])
+        return State(y, values, residuals, **receipts[place]["facts"])
 
     def drop(self) -> None:
         """Delete what is stored, which only a solve that goes on needs."""
-        parts = [part for place in self._places for part in self._parts(place)]
-        self._store.drop_many(self._folder, [*self._places, *parts])
+        self._store.drop_many(self._folder, list(self._places))
+        if self._blocks is not None:
+            chunks = range(n_chunks(self._context))
+            self._store.drop_many(self._folder, [_block_part(place, g) for place in self._places for g in chunks])

@@ -83,7 +83,11 @@ def embed(context: Context, executor: Executor, report: Report, most: int | None
     if divided["total"] > divided["large"]:
         rows = store.read(folder, DIVISION, "sizes")[divided["large"] :]
         facts["islands"] = {"fused": len(rows), "rows": int(rows.sum()), "largest": int(rows.max())}
-        warnings.append(islands.warning_of(facts))
+        warnings.append(
+            f"the fused similarity falls into {divided['u_components']} components, {len(rows)} of them too small for "
+            f"a cluster: their {rows.sum()} rows, at most {rows.max()} in one, have the label of the nearest sample of "
+            "the others"
+        )
         _follow(context, executor, report)
     solved = solve(context, executor, report)
     parts = range(context.n_partitions)

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
 from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views
-from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import components_of, pair_vectors, solved_degrees, unit
 from ips2_dask.store.base import TaskResult

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels import shards
 from ips2_dask.params import LEAST_RECALL
 from ips2_dask.stages import metric_views, shard_search
-from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt

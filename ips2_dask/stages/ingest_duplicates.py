@@ -169,9 +169,7 @@ def distinct(context: Context, t: int) -> TaskResult:
 def _of_samples(context: Context, name: str, low: int, high: int) -> AnyArray:
     """``firsts`` or ``copies`` of the distinct samples low .. high - 1, from the partitions of their rows."""
     starts = np.asarray(context.read("ingest", "distinct", "starts"))
-    begin, end = int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high))
-    found = [np.asarray(context.read("ingest", PLACE + part_name(b), name)) for b in range(begin, end)]
-    return np.concatenate(found)[low - starts[begin] : high - starts[begin]]
+    return context.rows_of("ingest", name, np.arange(low, high), PLACE, bounds=starts.tolist())
 
 
 def merge(context: Context, executor: Executor, report: Report, n_dropped: int) -> dict[str, Any]:

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import SOURCES, Executor, Job, Report
 from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import chunks, embedding, islands, kmeans, label_parts, leiden
 from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, bound
-from ips2_dask.stages.exchange import SOURCES
 from ips2_dask.stages.label_parts import BUCKETS, DEGREES, DIVISION, FOLLOWED, LABELS, REACH, SHARES, VECTORS
 from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.similarity_views import read_similarity

@@ -17,18 +17,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, run_sending, senders
 from ips2_dask.kernels.components import Components, Division
 from ips2_dask.kernels.rounding import thinned
 from ips2_dask.kernels.sparse import distinct, places
 from ips2_dask.stages.chunks import CHUNK_KIND, n_chunks, of_chunks, partitions_of, rows_at, sample_bounds, write_rows
 from ips2_dask.stages.component_labels import COMPONENTS
-from ips2_dask.stages.exchange import cuts, run_sending, senders
 from ips2_dask.stages.similarity_views import read_affinity, stored_values
-from ips2_dask.stages.views import copies_of
 from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 VECTORS, DEGREES = "vectors-", "degrees-"
@@ -69,11 +66,13 @@ def of_stage(context: Context) -> Context:
 # ---- parts
 
 
-def read_parts(context: Context, receipts: Sequence[Receipt], prefix: str, *names: str) -> Iterator[list[AnyArray]]:
-    """Arrays of the parts by partition that have any rows, which their fact ``n`` says, one part after another."""
-    parts = [prefix + part_name(b) for b, receipt in enumerate(receipts) if receipt["facts"]["n"]]
+def collected(context: Context, executor: Executor, report: Report, job: Job, *names: str) -> Iterator[list[AnyArray]]:
+    """Arrays of the parts of a job by partition that have any rows, as their fact ``n`` says, and are dropped then."""
+    receipts = executor.map(job, context, range(context.n_partitions), report)
+    parts = [job.prefix + part_name(b) for b, receipt in enumerate(receipts) if receipt["facts"]["n"]]
     arrays = [context.store.read_many(context.folders["label"], parts, name) for name in names]
-    return map(list, zip(*arrays, strict=True))
+    yield from map(list, zip(*arrays, strict=True))
+    drop_by_partition(context, job.prefix)
 
 
 def is_stored(context: Context, names: Sequence[str]) -> bool:
@@ -146,8 +145,7 @@ def weights_at(context: Context, samples: NDArray[np.integer]) -> Float64 | None
     if not context.merged:
         return None
     ascending, place = np.unique(samples, return_inverse=True)
-    copies = copies_of(context, ascending)
-    return None if copies is None else np.sqrt(copies.astype(np.float64))[place.reshape(samples.shape)]
+    return np.sqrt(context.copies_at(ascending).astype(np.float64))[place.reshape(samples.shape)]
 
 
 def _fused_entries(context: Context, b: int) -> tuple[Int32, Float64]:

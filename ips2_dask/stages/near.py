@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
 from ips2_dask.kernels.sparse import Reverse, reverse_lists
 from ips2_dask.stages.chunks import is_chunked
-from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float32, Int32, Int64, Integer

@@ -24,7 +24,7 @@ from ips2_dask.stages.chunks import START, rows_at
 from ips2_dask.stages.near import centers_of, lists_of, neighborhoods
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.typing import AnyArray, Float, Float32, Float64, Int32, Int64
+from ips2_dask.typing import Float, Float32, Float64, Int32, Int64
 
 PAIRS_AT_ONCE = 1 << 21
 """Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
@@ -158,11 +158,6 @@ def components_of(context: Context, samples: NDArray[np.integer]) -> components.
     return division.of(context.rows_of("assemble", "components", samples, "components-"))
 
 
-def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.integer] | None:
-    """How many rows of the input ascending samples stand for, (samples,), or None where each is one."""
-    return context.copies_at(samples) if context.merged else None
-
-
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
     """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
     divided = components_of(context, pairs[:, 0])
@@ -251,28 +246,15 @@ def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> _Ne
 # ---- stored arrays of pairs, at any ascending numbers of pairs
 
 
-def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], AnyArray]) -> AnyArray:
-    """The array that ``read(b)`` gives of each partition b, at ascending numbers of pairs."""
-    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
-    cuts = np.searchsorted(rows, offsets)
-    return np.concatenate(
-        [
-            np.asarray(read(b))[rows[cuts[b] : cuts[b + 1]] - offsets[b]]
-            for b in range(len(offsets) - 1)
-            if cuts[b] < cuts[b + 1]
-        ]
-    )
-
-
 def _pairs_at(context: Context, rows: NDArray[np.integer]) -> Int32:
     """Samples (i, j) of ascending numbers of pairs: (rows, 2) int32."""
-    pairs: Int32 = _read_at(context, rows, lambda b: context.read("tensor", "pairs-" + part_name(b), "pairs"))
-    return pairs
+    offsets = context.facts["tensor"]["pair_offsets"]
+    return np.asarray(context.rows_of("tensor", "pairs", rows, "pairs-", bounds=offsets))
 
 
 def degrees_at(context: Context, rows: NDArray[np.integer], pairs: Int32) -> Float64:
     """Degrees of the ``pairs`` with these ascending numbers, as the solver normalises by them: (rows,)."""
-    degrees: Float64 = _read_at(context, rows, lambda b: context.read("assemble", b, "degrees"))
+    degrees = np.asarray(context.rows_of("assemble", "degrees", rows, bounds=context.facts["tensor"]["pair_offsets"]))
     return solved_degrees(context, pairs, degrees) if component_division(context).islands else degrees
 
 

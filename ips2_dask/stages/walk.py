@@ -175,12 +175,14 @@ class Walk:
         if self._halo is None:
             self._halo = Halo(self._executor, "label", sample_bounds(self._context), self._each(_walk_needed))
             self._matrix = self._each(walk_rows)
-        halo, leaves = self._halo, leaves or [None] * len(F)
+        halo, leaves, blocks = self._halo, leaves or [None] * len(F), [F]
+        del F
 
         def multiplied(blocks: list[Block], _: object) -> list[Block]:
             return [halo.each("label-step", step, blocks[0], self._matrix, leaves, small=False)]
 
-        return halo.repeated(multiplied, [F], range(products), partial(self._stored.renewed, RENEWED))[0]
+        halo.repeat(multiplied, blocks, range(products), partial(self._stored.renewed, RENEWED))
+        return blocks[0]
 
     # ---- labels of all samples
 
@@ -196,8 +198,7 @@ class Walk:
         n_before = -1
         while True:
             more = STEPS - state.products % STEPS if state.products < kernel.SPREAD_PRODUCTS else 1
-            F = self._walked(state.y, more, known)
-            state = State(F, none, none, 0.0, state.products + more, [])
+            state = State(self._walked(state.y, more, known), none, none, 0.0, state.products + more, [])
             if state.products % STEPS == 0:
                 states.keep(state)
             if state.products >= kernel.SPREAD_PRODUCTS:

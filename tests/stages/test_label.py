@@ -301,7 +301,7 @@ def test_no_array_of_the_stage_grows_with_the_samples(monkeypatch: pytest.Monkey
     assert many["joins"] < 16 * 60 * 30  # the same of a group of partitions
     by_number_of_partitions = {
         "crossings",
-        "source_start",
+        "source_offsets",
         "sources",
         "pieces",
         "piece_rows",
