@@ -76,7 +76,7 @@ def embed(context: Context, executor: Executor, report: Report, most: int | None
     asked = {"wanted": c, "columns": params.n_embedded, "tol": tol, "settled": settled}
     divided = divide(context, executor, report, MIN_SHARE, most or c, asked)["facts"]
     embedded = context.receipt("label", "embedding")
-    if embedded is not None and label_parts.is_complete(context, [EMBEDDING]):
+    if embedded is not None and label_parts.is_stored(context, label_parts.by_partition(context, EMBEDDING)):
         return dict(embedded["facts"])
     facts: dict[str, Any] = {"u_components": divided["u_components"], "large": divided["large"]}
     warnings = []
@@ -102,8 +102,8 @@ def embed(context: Context, executor: Executor, report: Report, most: int | None
     }
     store.drop(folder, "embedding")  # of which a partition was lost
     store.write(folder, "embedding", {"u_values": np.array(solved["values"])}, facts)
-    label_parts.drop(context, chunks.parts(context, VECTORS, DEGREES))
-    label_parts.drop_by_partition(context, FACTORS)
+    parts_of_solve = chunks.parts(context, VECTORS, DEGREES)
+    label_parts.drop(context, [*parts_of_solve, *label_parts.by_partition(context, FACTORS)])
     return facts
 
 

@@ -112,20 +112,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _drop_intermediates(context: Context, widths: list[int]) -> None:
     """Drop what only the stage itself reads: from what stays, a part that is lost can be computed again."""
     single = (CONTRACTION, DIVISION, FOLLOWED, REACH + SOURCES, embedding.SOLVED, TABLE, NUMBERS)
-    label_parts.drop(context, [*single, *map(label_parts.fused_part, range(chunks.n_chunks(context)))])
-    label_parts.drop(context, chunks.parts(context, VECTORS, DEGREES, WALKED, SHARES))
-    label_parts.drop_by_partition(
-        context,
-        embedding.FACTORS,
-        REACH,
-        kmeans.DRAWN,
-        SPREAD,
-        "leafless-",
-        "firsts-",
-        COMPONENTS,
-        COMMUNITIES,
-        *map(kmeans.labels_prefix, dict.fromkeys(widths)),
-    )
+    prefixes = (embedding.FACTORS, REACH, kmeans.DRAWN, SPREAD, "leafless-", "firsts-", COMPONENTS, COMMUNITIES)
+    of_partitions = label_parts.by_partition(context, *prefixes, *map(kmeans.labels_prefix, dict.fromkeys(widths)))
+    of_chunks = map(label_parts.fused_part, range(chunks.n_chunks(context)))
+    pieces = chunks.parts(context, VECTORS, DEGREES, WALKED, SHARES)
+    label_parts.drop(context, [*single, *of_chunks, *pieces, *of_partitions])
 
 
 # ---- labels
@@ -195,7 +186,7 @@ class _Candidates:
         """Labels of all samples from those of a tree's leaves."""
         context, parts = self._context, range(self._context.n_partitions)
         leaves = PREFIX + Rounding(one.rounding, one.columns, 0).part
-        if not label_parts.is_complete(context, [SPREAD]):
+        if not label_parts.is_stored(context, label_parts.by_partition(context, SPREAD)):
             if not label_parts.is_stored(context, chunks.parts(context, WALKED)):
                 self._walk.spread(leaves, WALKED)
             _label_leafless(context, self._executor, self._report)

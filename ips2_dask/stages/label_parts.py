@@ -72,7 +72,12 @@ def collected(context: Context, executor: Executor, report: Report, job: Job, *n
     parts = [job.prefix + part_name(b) for b, receipt in enumerate(receipts) if receipt["facts"]["n"]]
     arrays = [context.store.read_many(context.folders["label"], parts, name) for name in names]
     yield from map(list, zip(*arrays, strict=True))
-    drop_by_partition(context, job.prefix)
+    drop(context, by_partition(context, job.prefix))
+
+
+def by_partition(context: Context, *prefixes: str) -> list[str]:
+    """The parts of all partitions with these prefixes."""
+    return [prefix + part_name(b) for prefix in prefixes for b in range(context.n_partitions)]
 
 
 def is_stored(context: Context, names: Sequence[str]) -> bool:
@@ -80,19 +85,9 @@ def is_stored(context: Context, names: Sequence[str]) -> bool:
     return len(present(context.store, context.folders["label"], names)) == len(names)
 
 
-def is_complete(context: Context, prefixes: Iterable[str]) -> bool:
-    """Whether all partitions have their parts of some prefixes."""
-    return is_stored(context, [prefix + part_name(b) for prefix in prefixes for b in range(context.n_partitions)])
-
-
 def drop(context: Context, names: Iterable[str]) -> None:
     """Drop those of some parts of stage label that are there."""
     context.store.drop_many(context.folders["label"], list(names))
-
-
-def drop_by_partition(context: Context, *prefixes: str) -> None:
-    """Drop the parts of all partitions with these prefixes."""
-    drop(context, (prefix + part_name(b) for prefix in prefixes for b in range(context.n_partitions)))
 
 
 # ---- components
