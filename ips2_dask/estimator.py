@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
-from ips2_dask.executors.workers import check_client
+from ips2_dask.executors.failures import check_client
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, entries
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress

@@ -214,7 +214,7 @@ def recording(recorder: Recorder) -> Iterator[None]:
         _record_numpy(patch, recorder)
         for name, bound in BOUNDS.items():
             patch.setattr(f"ips2_dask.{name}", bound)
-        patch.setattr("ips2_dask.stages.checkpoints.SHARE", 1)  # some at both sizes, however short the solve is
+        patch.setattr("ips2_dask.stages.chunks.SHARE", 1)  # some at both sizes, however short the solve is
         _RECORDERS.append(recorder)
         threading.setprofile(_profile)
         sys.setprofile(_profile)

@@ -1390,10 +1390,10 @@ EXCUSED: dict[str, str] = {
     "executors/failures.py: workers: a task got no memory in each of {} tries ({}): give each worker more memory, by "
     "a larger memory_limit or fewer workers": "tests/executors/test_process_memory.py asks for more than the limit, "
     "and for less",
-    "executors/workers.py: client: give client=Client(address), of a new scheduler if the old one is gone": OF_CALLERS,
-    "executors/workers.py: client: give client=Client(address), or await asyncio.to_thread(function, ...) while the "
+    "executors/failures.py: client: give client=Client(address), of a new scheduler if the old one is gone": OF_CALLERS,
+    "executors/failures.py: client: give client=Client(address), or await asyncio.to_thread(function, ...) while the "
     "loop runs": OF_CALLERS,
-    "executors/workers.py: client: give client=Client(that address or cluster)": OF_CALLERS,
+    "executors/failures.py: client: give client=Client(that address or cluster)": OF_CALLERS,
     "clusters/local.py: {}: put if __name__ == '__main__': before that line and indent what follows": OF_CALLERS,
     "clusters/local.py: {}: write it into a file, with a main guard": OF_CALLERS,
     "executors/failures.py: {} for {} s: {}": "tests/executors/test_failures.py goes on when there are other workers",

@@ -12,18 +12,21 @@ import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
 from ips2_dask.readers.dask_collections import DaskTable
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.integrity import Facts, Receipt
 from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
@@ -57,24 +60,12 @@ MOST_AT_ONCE = 4
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One stage's work on its partitions, or on items of another kind.
+    """One stage's work on its partitions, or on items of another kind."""
 
-    Attributes
-    ----------
-    stage : str
-        The stage whose folder gets the parts.
-    function : callable
-        Computes the part of one item.
-    prefix : str
-        The beginning of the parts' names.
-    over : str
-        The kind of the items.
-    """
-
-    stage: str
-    function: PartFunction
-    prefix: str = ""
-    over: str = "partitions"
+    stage: str  # whose folder gets the parts
+    function: PartFunction  # computes the part of one item
+    prefix: str = ""  # the beginning of the parts' names
+    over: str = "partitions"  # the kind of the items
 
 
 def compute_part(item: ItemKey, job: Job, context: Context, *rows: AnyArray) -> Receipt:
@@ -115,31 +106,27 @@ class Executor(abc.ABC):
         return value
 
     def submit(self, name: str, function: Callable[..., object], *arguments: object) -> Handle:
-        """Start one task.
+        """Start one task; returns the handle of its result, which is kept for the tasks that take it.
 
-        Parameters
-        ----------
-        name : str
-            The kind of the task, a hyphen and a number.
-        function : callable
-            It does not change its arguments.
-        *arguments
-            Values and handles, also in lists.
-
-        Returns
-        -------
-        Handle
-            Of the function's result. A result whose handle is gone is kept for the tasks that take it.
+        ``name``: the kind of the task, a hyphen and a number; ``function``: it does not change its arguments;
+        ``*arguments``: values and handles, also in lists.
         """
         del name
         return function(*arguments)
 
+    def each(
+        self, name: str, function: Callable[..., object], *lists: Sequence[object], also: Sequence[object] = ()
+    ) -> list[Handle]:
+        """Start one task for each item of some lists of one length, which gets ``also`` after its items."""
+        with self.batch():
+            return [
+                self.submit(f"{name}-{number}", function, *items, *also)
+                for number, items in enumerate(zip(*lists, strict=True))
+            ]
+
     def batch(self) -> contextlib.AbstractContextManager[None]:
         """Send the tasks submitted in the ``with`` block together at its end, which costs less for short tasks."""
         return contextlib.nullcontext()
-
-    def wait(self, handles: Sequence[Handle]) -> None:  # noqa: B027 - nothing to wait for where there is one process
-        """Wait for tasks, whose results stay where they are."""
 
     def results(self, handles: Sequence[Handle]) -> list[Any]:
         """Wait for tasks; returns their results in this process."""
@@ -205,3 +192,81 @@ def stage_source(
         if b not in skipped:
             compute_part(b, job, context, block)
         report(b + 1, context.n_partitions)
+
+
+# ---- what partitions send one another
+#
+# Every partition has something about samples of others, such as the edges that lead to them. One job stores it, sorted
+# by sample and cut by the partition of each sample; another reads, for each partition, the slices about its own
+# samples. So no process sees more than what a partition sends or receives.
+
+SOURCES = "sources"
+"""Name, after the prefix of the parts that are sent, of the part that says who sends to whom."""
+
+
+def cuts(context: Context, samples: NDArray[np.integer]) -> Facts:
+    """The facts of a part that is sent: where each partition's samples are among ascending ``samples``.
+
+    Returns dict: ``cuts``: first row, and one past the last, by the partition's number as text; partitions without
+    rows are left out.
+    """
+    ends = np.searchsorted(samples, context.bounds)
+    return {"cuts": {str(b): ends[b : b + 2].tolist() for b in np.flatnonzero(np.diff(ends)).tolist()}}
+
+
+def exchange(context: Context, executor: Executor, report: Report, send: Job, receive: Job) -> None:
+    """Run a job whose parts are sent, then the one that receives them; drop what was sent.
+
+    ``send``: each part's rows are sorted by sample, and its facts are those of `cuts`; ``receive``: reads with
+    `received`.
+    """
+    parts = range(context.n_partitions)
+    missing = without_part(context, receive)
+    if missing:
+        run_sending(context, executor, report, send)
+        executor.map(receive, context, missing, report)
+    names = [send.prefix + name for name in (*map(part_name, parts), SOURCES)]
+    context.store.drop_many(context.folders[send.stage], names)
+
+
+def without_part(context: Context, job: Job) -> list[int]:
+    """The partitions whose part of a job is not stored yet."""
+    names = {job.prefix + part_name(b): b for b in range(context.n_partitions)}
+    for name in present(context.store, context.folders[job.stage], names):
+        del names[name]
+    return list(names.values())
+
+
+def run_sending(context: Context, executor: Executor, report: Report, send: Job) -> None:
+    """Run a job whose parts are sent, and store who sends to each partition.
+
+    Where its rows begin (partitions + 1,), and rows (source, low, high), ascending.
+    """
+    receipts = executor.map(send, context, range(context.n_partitions), report)
+    rows = [
+        (int(target), source, low, high)
+        for source, receipt in enumerate(receipts)
+        for target, (low, high) in receipt["facts"]["cuts"].items()
+    ]
+    table = np.array(sorted(rows), np.int32).reshape(-1, 4)
+    start = np.searchsorted(table[:, 0], np.arange(len(receipts) + 1))
+    arrays: dict[str, AnyArray] = {"source_offsets": start, "sources": table[:, 1:]}
+    if context.receipt(send.stage, send.prefix + SOURCES) is None:
+        context.store.write(context.folders[send.stage], send.prefix + SOURCES, arrays, {})
+
+
+def senders(context: Context, stage: str, prefix: str, b: int) -> list[list[int]]:
+    """Who sends to partition b, ascending, and which rows: first, and one past the last."""
+    start, sources = (np.asarray(context.read(stage, prefix + SOURCES, name)) for name in ("source_offsets", "sources"))
+    found: list[list[int]] = sources[start[b] : start[b + 1]].tolist()
+    return found
+
+
+def received(context: Context, stage: str, prefix: str, b: int, *names: str) -> Iterator[list[AnyArray]]:
+    """What was sent to partition b, one sender after another: rows of each of the named arrays.
+
+    ``stage``, ``prefix``: of the parts that were sent; ``*names``: arrays of these parts, which are read by rows.
+    """
+    folder = context.folders[stage]
+    for source, low, high in senders(context, stage, prefix, b):
+        yield [context.store.read_rows(folder, prefix + part_name(source), name, low, high) for name in names]

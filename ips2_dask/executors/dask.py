@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import dask
@@ -13,13 +14,13 @@ import dask.bag
 import numpy as np
 from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, Future, wait
+from distributed import Client, Future, as_completed, wait
+from distributed.comm import CommClosedError
+from distributed.scheduler import KilledWorker
 
 from ips2_dask.errors import FatalTask
 from ips2_dask.executors.base import BlockExecutor, Handle, ItemKey, Job, Report, compute_part
-from ips2_dask.executors.failures import RETRIES, losses, patience_of
-from ips2_dask.executors.gather import Gather
-from ips2_dask.executors.workers import known_workers
+from ips2_dask.executors.failures import GONE, RETRIES, Watch, known_workers, losses, patience_of
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
@@ -40,13 +41,8 @@ BATCH_BYTES = 1 << 20
 class DaskExecutor(BlockExecutor):
     """Runs tasks on the workers of a client's cluster; of a job only receipts come back.
 
-    Parameters
-    ----------
-    client : distributed.Client
-    threads_per_task : int
-        Threads that a task may use.
-    patience : float, optional
-        Seconds that tasks wait for a worker before they are given up; see `ips2_dask.executors.failures.patience_of`.
+    A task may use ``threads_per_task`` threads, and is given up once it has waited ``patience`` seconds for a worker;
+    see `ips2_dask.executors.failures.patience_of`.
     """
 
     def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
@@ -56,11 +52,6 @@ class DaskExecutor(BlockExecutor):
         self._batching = False
         with losses(client):  # one that is gone is told now
             pass
-
-    @property
-    def threads_per_task(self) -> int:
-        """Threads that a task may use."""
-        return self._threads
 
     @property
     def n_workers(self) -> int:
@@ -136,22 +127,8 @@ class DaskExecutor(BlockExecutor):
         with losses(self.client), dask.annotate(retries=RETRIES):
             self.client.get(graph, list(graph), sync=False, fifo_timeout=FIFO_TIMEOUT)
 
-    def wait(self, handles: Sequence[Handle]) -> None:
-        """As of `Executor`; raises as `results` does."""
-        with losses(self.client, self._patience, handles), self.client.as_current():
-            wait(list(handles))
-            for handle in handles:
-                if handle.status == "error":
-                    handle.result()  # raises the task's error
-
     def results(self, handles: Sequence[Handle]) -> list[Any]:
-        """As of `Executor`.
-
-        Raises
-        ------
-        Lost
-            If workers or the scheduler are gone and don't come back in time.
-        """
+        """As of `Executor`; raises `Lost` if workers or the scheduler are gone and don't come back in time."""
         with losses(self.client, self._patience, handles):
             return list(self.client.gather(list(handles)))
 
@@ -178,7 +155,7 @@ class DaskExecutor(BlockExecutor):
     def _gather(self, job: Job, items: Sequence[ItemKey], tasks: Sequence[Delayed], report: Report) -> list[Any]:
         """Compute a job's tasks; returns their results in order, or raises the first error."""
         try:
-            return Gather(self.client, self._patience, tasks).results(report)
+            return _Gather(self.client, self._patience, tasks).results(report)
         except FatalTask as error:
             if not isinstance(error.task, int):
                 raise
@@ -210,3 +187,117 @@ def _with_threads(count: int, function: Callable[..., Value], *arguments: object
     """Call a function with so many threads, and BLAS held to one."""
     with threads(count):
         return function(*arguments)
+
+
+# ---- results of a job
+
+FAILED = ("error", "cancelled")
+"""States of a future that has ended without a result."""
+
+
+class _Gather:
+    """Computes a job's tasks: each result is fetched and released as it comes, and the first error is raised."""
+
+    def __init__(self, client: Client, patience: float, tasks: Sequence[Delayed]) -> None:
+        self._client, self._patience, self._tasks = client, patience, tasks
+        self._unfinished: dict[Future, int] = {}
+        self._failed: dict[int, Future] = {}
+        self._results: dict[int, Any] = {}
+
+    def results(self, report: Report) -> list[Any]:
+        """Compute the tasks; returns their results in order.
+
+        Once a task has failed, those after it are cancelled, and those before it end: the error of the first is raised,
+        as the task raised it, or `Lost`, or `FatalTask`, whose ``task`` is the task's position.
+        """
+        total = len(self._tasks)
+        try:
+            with losses(self._client, self._patience, self._waited_for) as watch, _lost_results_are_no_errors():
+                report(0, total)
+                self._unfinished.update(zip(self._compute(range(total)), range(total), strict=True))
+                self._fetch(watch, lambda: report(len(self._results), total))
+                if self._failed:
+                    self._retry_alone(watch)
+                    report(len(self._results), total)
+                return [self._results[i] for i in range(total)]
+        finally:
+            left = self._waited_for()
+            if left and self._client.status == "running":  # a scheduler that is gone has nothing to cancel
+                with contextlib.suppress(OSError, *GONE):
+                    self._client.cancel(left)
+
+    def _waited_for(self) -> list[Future]:
+        return [*self._unfinished.copy(), *self._failed.copy().values()]
+
+    def _compute(self, numbers: Iterable[int]) -> list[Future]:
+        return list(self._client.compute([self._tasks[i] for i in numbers], retries=RETRIES))
+
+    def _fetch(self, watch: Watch, report: Callable[[], None]) -> None:
+        """Fetch and release results until all tasks have ended; after a failure until those before it have."""
+        unfinished = self._unfinished
+        for ended in as_completed(list(unfinished), loop=self._client.loop, raise_errors=False).batches():
+            ended = [future for future in ended if future in unfinished]
+            fetched = self._results_of([future for future in ended if future.status not in FAILED], watch)
+            for future in ended:
+                if future not in unfinished:  # cancelled since
+                    continue
+                if future.status == "cancelled":
+                    future.result()  # raises: the wait for workers was in vain
+                i = unfinished.pop(future)
+                if future in fetched:
+                    self._results[i] = fetched[future]
+                    report()
+                else:
+                    self._failed[i] = future
+                    if not isinstance(future.exception(), KilledWorker):  # that may be another task's fault
+                        later = [other for other, position in unfinished.items() if position > i]
+                        self._client.cancel(later)
+                        for other in later:
+                            del unfinished[other]
+            if not unfinished:
+                return
+
+    def _results_of(self, futures: list[Future], watch: Watch) -> dict[Future, Any]:
+        """Results by future, without those whose result was lost with its worker and whose task failed then."""
+        try:
+            found = watch.result(self._client.gather(dict(enumerate(futures)), errors="skip", asynchronous=True))
+        except OSError as error:  # tasks' own errors are skipped: this one is of the connection
+            raise CommClosedError(str(error)) from error
+        return {future: found[i] for i, future in enumerate(futures) if future.status not in FAILED}
+
+    def _retry_alone(self, watch: Watch) -> None:
+        """Try tasks again, one by one, that failed because the workers that ran them died; raise the first error.
+
+        All tasks of such a worker fail, though one alone may have ended it. The others succeed now, and the one fails
+        with an error of its own; the first such error is enough to end the run.
+        """
+        killed = [i for i, future in sorted(self._failed.items()) if isinstance(future.exception(), KilledWorker)]
+        if len(killed) > 1:
+            self._client.cancel([self._failed[i] for i in killed])
+            for i in killed:
+                [self._failed[i]] = self._compute([i])
+                self._failed[i].exception()  # waits, for success too
+                fetched = self._results_of([self._failed[i]], watch)
+                if self._failed[i] not in fetched:
+                    break
+                self._results[i] = fetched[self._failed.pop(i)]
+        for i, future in sorted(self._failed.items()):
+            error = future.exception()
+            if isinstance(error, KilledWorker):
+                raise FatalTask(i, error.allowed_failures + 1) from error
+            future.result()
+
+
+@contextlib.contextmanager
+def _lost_results_are_no_errors() -> Iterator[None]:
+    """A scheduler in this process says that it could not fetch a result whose worker has died; it is computed again."""
+    logger = logging.getLogger("distributed.scheduler")
+    logger.addFilter(_other_than_lost_result)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_other_than_lost_result)
+
+
+def _other_than_lost_result(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Couldn't gather keys")

@@ -1,4 +1,7 @@
-"""Failures of a cluster that end a run, as one-line errors: no scheduler, workers that stay away, lack of memory."""
+"""Failures of a cluster that end a run, as one-line errors: no scheduler, workers that stay away, lack of memory.
+
+And what is known of a caller's client before: whether it can be waited for, and its workers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker, NoWorkerError
 
-from ips2_dask.errors import FatalTask, Lost
+from ips2_dask.errors import BadInput, FatalTask, Lost
 
 RETRIES = 2
 """How often a task that raised is tried again: memory may be short, or a remote store out of reach, for a moment only.
@@ -54,25 +57,10 @@ def losses(
 ) -> Iterator[Watch]:
     """Turn failures of the cluster in the ``with`` block into errors of one line, and end waiting that is in vain.
 
-    Parameters
-    ----------
-    client : Client
-    patience : float
-        Seconds without a worker after which the futures are given up.
-    futures : sequence of Future, or callable that returns one
-        Those that the block waits for: they are cancelled when no worker has been running for ``patience`` seconds.
-
-    Yields
-    ------
-    Watch
-        Waits for what else the block asks of the cluster.
-
-    Raises
-    ------
-    Lost
-        If the scheduler or all workers are gone, or a task got no memory in all of its tries.
-    FatalTask
-        If a task ended all workers that tried it.
+    ``futures``, or what they return: those that the block waits for. They are cancelled when no worker has been running
+    for ``patience`` seconds. What is yielded waits for what else the block asks of the cluster. Raises `Lost` if the
+    scheduler or all workers are gone, or a task got no memory in all of its tries; `FatalTask` if a task ended all
+    workers that tried it.
     """
     watched = futures if callable(futures) else (lambda: futures) if futures else None
     watch = Watch(client, patience, watched)
@@ -100,10 +88,7 @@ def losses(
 class Watch:
     """A thread that cancels futures when no worker has been running, or the scheduler has not answered, for a while.
 
-    Attributes
-    ----------
-    error : Lost, optional
-        Why the futures were cancelled.
+    ``error``: why they were cancelled.
     """
 
     def __init__(self, client: Client, patience: float, futures: Callable[[], Sequence[Future]] | None) -> None:
@@ -122,12 +107,8 @@ class Watch:
         """The answer to a request, unless the wait for it is in vain.
 
         A request to a scheduler that has stopped waits for ever, and one to a scheduler that is gone for half a minute
-        while its connection is tried again: the client itself knows at once.
-
-        Raises
-        ------
-        CommClosedError
-            If the scheduler is gone, or the thread has given up.
+        while its connection is tried again: the client itself knows at once. Raises `CommClosedError` if it is gone, or
+        the thread has given up.
         """
         waiting = asyncio.run_coroutine_threadsafe(request, self._client.loop.asyncio_loop)
         while not waiting.done():
@@ -174,3 +155,45 @@ class Watch:
 
 def _address(client: Client) -> str:
     return str(client.scheduler.address) if client.scheduler is not None else "of the client, which was closed"
+
+
+# ---- a caller's client
+
+
+def check_client(client: object) -> None:
+    """Refuse what is no client, or one that this thread could only wait for in vain, by `BadInput`; None passes."""
+    if client is None:
+        return
+    if not isinstance(client, Client):
+        found = repr(client) if isinstance(client, str) else f"an object of {type(client).__name__}"
+        allowed, otherwise = "a distributed.Client", "nobody could be given tasks"
+        raise BadInput("client", found, allowed, otherwise, "give client=Client(that address or cluster)")
+    if client.status in ("closing", "closed"):
+        raise BadInput(
+            "client",
+            "a client that was closed, or has lost its scheduler",
+            "one that is connected",
+            "nobody could be given tasks",
+            "give client=Client(address), of a new scheduler if the old one is gone",
+        )
+    if client.asynchronous or not client.loop.asyncio_loop.is_running():
+        raise BadInput(
+            "client",
+            "a client whose event loop would wait for this call, or has ended",
+            "one with a loop of its own",
+            "the call would wait for ever",
+            "give client=Client(address), or await asyncio.to_thread(function, ...) while the loop runs",
+        )
+
+
+def known_workers(client: Client) -> dict[str, Any]:
+    """The scheduler's record of each worker, by the worker's address: `Client.scheduler_info`, but asked for anew.
+
+    That reads what the client's last question brought, and the client asks by itself every two seconds for everything
+    but the workers. Raises `CommClosedError` if the scheduler does not answer.
+    """
+    try:
+        found: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+    except OSError as error:  # such as no connection in time
+        raise CommClosedError(str(error)) from error
+    return found

@@ -13,35 +13,29 @@ from pathlib import Path
 
 from ips2_dask.store import cache
 
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
+
 
 def peak_rss() -> int:
     """Peak resident memory of this process in bytes; that of its parents is left out where the system tells."""
     peak = _status_bytes("VmHWM")
     if peak:
         return peak["VmHWM"]
-    import resource  # noqa: PLC0415 - not on Windows
-
     peak_of_system = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak_of_system if sys.platform == "darwin" else peak_of_system * 1024
 
 
 def limit_memory(limit: int) -> bool:
-    """Let resident memory grow to ``limit`` bytes and no further.
+    """Let resident memory grow to ``limit`` bytes and no further; returns whether this system can limit a process so.
 
     The system counts private memory when it is reserved and not when it is touched. So what was reserved so far
     without being touched is added to the limit, and mapped files are subtracted from it. The allocator can give back
     pages between others that are in use, and these stay reserved: after a solve's start with 10,000,000 samples as much
-    as half of a worker's 3 GiB. So the limit is set again whenever memory is given back.
-
-    Parameters
-    ----------
-    limit : int
-        Bytes. A limit below what the process holds already leaves it as it is, and every further request fails.
-
-    Returns
-    -------
-    bool
-        Whether this system can limit a process so.
+    as half of a worker's 3 GiB. So the limit is set again whenever memory is given back. A limit below what the process
+    holds already leaves it as it is, and every further request fails.
     """
     if _set_limit(limit):
         cache.when_given_back(functools.partial(_set_limit, limit))
@@ -50,12 +44,8 @@ def limit_memory(limit: int) -> bool:
 
 
 def _set_limit(limit: int) -> bool:
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        return False
     used = _status_bytes("VmData", "RssAnon", "RssFile")
-    if not used:
+    if resource is None or not used:
         return False
     untouched = max(0, used["VmData"] - used["RssAnon"])
     allowed = max(limit - used["RssFile"] + untouched, 0)
@@ -69,12 +59,7 @@ def _set_limit(limit: int) -> bool:
 @contextlib.contextmanager
 def limited(limit: int | None) -> Iterator[None]:
     """`limit_memory` inside the ``with`` block; None limits nothing."""
-    try:
-        import resource  # noqa: PLC0415 - not on Windows
-    except ImportError:
-        yield
-        return
-    if limit is None:
+    if limit is None or resource is None:
         yield
         return
     before, called_before = resource.getrlimit(resource.RLIMIT_DATA), cache.when_given_back(None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ips2_dask import clusters
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.base import Executor, SerialExecutor
-from ips2_dask.executors.workers import check_client
+from ips2_dask.executors.failures import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.manifest import read_stage

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.errors import BadInput
-from ips2_dask.executors.failures import losses, patience_of
-from ips2_dask.executors.workers import check_client, known_workers
+from ips2_dask.executors.failures import check_client, known_workers, losses, patience_of
 from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores

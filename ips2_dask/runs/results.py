@@ -21,9 +21,9 @@ from ips2_dask.readers.features import Column, FittedFeatures, TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.runs.maintenance import check_there
-from ips2_dask.stages import known_labels, pair_rows, side_inputs
+from ips2_dask.stages import known_labels, side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
-from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees, unit
+from ips2_dask.stages.views import known_vectors, pair_vectors, read_pairs, restricted_tensor, solved_degrees, unit
 from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Document
@@ -374,7 +374,7 @@ class Results:
         n, offsets = len(self._context.read("eigen", "whole", "values")), self._context.facts["tensor"]["pair_offsets"]
         root, parts = np.sqrt(degrees) * unit(pairs), []
         for b, (low, high) in enumerate(itertools.pairwise(offsets)):
-            parts.append(pair_rows.vectors(self._context, b, pairs[low:high], root[low:high], n)(slice(None)))
+            parts.append(pair_vectors(self._context, b, pairs[low:high], root[low:high], n)(slice(None)))
         return self._by_pair(np.concatenate([trivial.leading(c), np.concatenate(parts)], axis=1)[:, :c])
 
     def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | Float:

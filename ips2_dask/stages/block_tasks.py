@@ -8,7 +8,7 @@ are added in their order: they have the same bits for any chunks.
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -27,6 +27,12 @@ from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 
 Block = list[Handle]
 """A handle of the rows (n_g, columns) of each chunk."""
+
+Needed = dict[int, Int32]
+"""The rows of every other chunk that a chunk touches, counted from that chunk's first."""
+
+Renewed = Callable[[str, list[Block]], list[Block]]
+"""Stores blocks under a name, and gives the same blocks as they are read from there."""
 
 ROWS = 1 << 14
 
@@ -47,16 +53,25 @@ class Rows(NamedTuple):
     first: int
     """Place of the first own row among the touched."""
 
+    def own(self, values: AnyArray) -> AnyArray:
+        """Values at the own rows, of those at all touched ones."""
+        return values[self.first : self.first + self.matrix.shape[0]]
+
 
 # ---- tasks
 
 
-def take(values: AnyArray, needed: dict[int, Int32], g: int) -> AnyArray:
+def take(values: AnyArray, needed: Needed, g: int) -> AnyArray:
     """The rows of chunk g that another chunk needs."""
     return values[needed[g]]
 
 
-class Around(NamedTuple):
+def sources_of(needed: Needed) -> dict[int, int]:
+    """The chunks that rows are needed of, ascending, and how many."""
+    return {h: len(needed[h]) for h in sorted(needed)}
+
+
+class _Around(NamedTuple):
     """Where a chunk's own rows are among those that it touches, and what it is given of other chunks."""
 
     before: int
@@ -65,26 +80,30 @@ class Around(NamedTuple):
     """Which of the arrays that it is given are whole chunks, by their place: the number of the chunk."""
 
 
-def touched(own: AnyArray, around: Around, needed: dict[int, Int32], others: Sequence[AnyArray]) -> AnyArray:
-    """Values of all rows that a chunk touches: its own between those of chunks before and after it."""
-    if not others:
-        return own
-    pieces = [one[needed[around.whole[n]]] if n in around.whole else one for n, one in enumerate(others)]
-    return np.concatenate([*pieces[: around.before], own, *pieces[around.before :]])
+def on_touched(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The task of a function whose first argument is values at all rows that a chunk touches; see `Halo.each`."""
+
+    @functools.wraps(function)
+    def task(around: _Around, needed: Needed, own: AnyArray, others: Sequence[AnyArray], *items: object) -> object:
+        if not others:
+            return function(own, *items)
+        pieces = [one[needed[around.whole[n]]] if n in around.whole else one for n, one in enumerate(others)]
+        return function(np.concatenate([*pieces[: around.before], own, *pieces[around.before :]]), *items)
+
+    return task
 
 
-def multiply(
-    rows: Rows,
-    own: Float32,
-    previous: Float32 | None,
-    abc: Step,
-    around: Around,
-    needed: dict[int, Int32],
-    *others: Float32,
-) -> Float32:
+@on_touched
+def all_touched(values: AnyArray) -> AnyArray:
+    """The values themselves."""
+    return values
+
+
+@on_touched
+def multiply(x: Float32, rows: Rows, previous: Float32 | None, abc: Step) -> Float32:
     """a M y + b y + c previous on the own rows: (own, columns) float32. Each row is summed by ascending columns."""
-    x, m = touched(own, around, needed, others), rows.matrix
-    a, b, c = (np.float32(one) for one in abc)
+    m, (a, b, c) = rows.matrix, (np.float32(one) for one in abc)
+    own = rows.own(x)
     earlier = own[:0] if previous is None else previous
     if x.shape[1] % 8 or m.indices.dtype != np.int32:
         out = np.asarray(product(m, x), np.float32)
@@ -147,125 +166,110 @@ def _residual_squares(Ly: Float32, y: Float32, values: Float32, grid: int) -> Fl
 # ---- the halo, and the space
 
 
-@dataclasses.dataclass(frozen=True)
 class Halo:
     """What each chunk needs of others, and how values at these rows are brought to it.
 
-    Attributes
-    ----------
-    executor : Executor
-    bounds : list of int
-        First row of each chunk, and the number of rows.
-    needed : list of Handle
-        Of each chunk the rows of every other chunk that it touches, by that chunk's number.
-    sources : list of dict
-        The chunks that each one needs rows of, ascending, and how many.
+    ``bounds``: first row of each chunk, and the number of rows; ``needed``: a handle of what each chunk needs.
     """
 
-    executor: Executor
-    bounds: list[int]
-    needed: list[Handle]
-    sources: list[dict[int, int]]
+    def __init__(self, executor: Executor, name: str, bounds: list[int], needed: list[Handle]) -> None:
+        self.executor, self.bounds, self._needed = executor, bounds, needed
+        self._sources: list[dict[int, int]] = executor.results(executor.each(f"{name}-sources", sources_of, needed))
 
     def __len__(self) -> int:
-        return len(self.needed)
+        return len(self._needed)
 
     @property
     def n_tasks(self) -> int:
         """Tasks of one product."""
-        return sum(1 + sum(not self._is_whole(h, n) for h, n in some.items()) for some in self.sources)
+        return sum(1 + sum(not self._is_whole(h, n) for h, n in some.items()) for some in self._sources)
 
     def _is_whole(self, h: int, n: int) -> bool:
         """Whether chunk h is given as a whole where n of its rows are needed."""
         rows = self.bounds[h + 1] - self.bounds[h]
         return rows <= SMALL or n * WHOLE_FROM >= rows
 
-    def around(self, name: str, values: Sequence[Handle], g: int, *, small: bool = False) -> list[Any]:
-        """What a task of chunk g gets for `touched` beside its own values: the arguments after these.
+    def each(
+        self, name: str, function: Callable[..., Any], values: Block, *lists: Sequence[Handle], small: bool = True
+    ) -> Block:
+        """One task of each chunk, `on_touched`: on values at all rows that it touches, and its items of the lists.
 
         Arrays of a few bytes a row, which are ``small``, are given whole: nine of ten tasks of a coarsening less.
         """
-        others, whole = [], {}
-        for place, (h, n) in enumerate(self.sources[g].items()):
-            if small or self._is_whole(h, n):
-                whole[place] = h
-                others.append(values[h])
-            else:
-                others.append(self.executor.submit(f"{name}-rows-{g}", take, values[h], self.needed[g], h))
-        return [Around(sum(h < g for h in self.sources[g]), whole), self.needed[g], *others]
-
-    def of_touched(self, name: str, values: Sequence[Handle]) -> list[Handle]:
-        """Numbers at all rows that each chunk touches."""
-        submit = self.executor.submit
+        made = []
         with self.executor.batch():
-            return [
-                submit(f"{name}-touched-{g}", _all_touched, own, *self.around(name, values, g, small=True))
-                for g, own in enumerate(values)
-            ]
+            for g, (needed, own, *items) in enumerate(zip(self._needed, values, *lists, strict=True)):
+                others, whole = [], {}
+                for place, (h, n) in enumerate(self._sources[g].items()):
+                    if small or self._is_whole(h, n):
+                        whole[place] = h
+                        others.append(values[h])
+                    else:
+                        others.append(self.executor.submit(f"{name}-rows-{g}", take, values[h], needed, h))
+                around = _Around(sum(h < g for h in self._sources[g]), whole)
+                made.append(self.executor.submit(f"{name}-{g}", function, around, needed, own, others, *items))
+        return made
+
+    def is_long(self, products: int) -> bool:
+        """Whether so many products are too many to be sent together."""
+        return products * self.n_tasks > MOST_TASKS
+
+    def repeat(
+        self,
+        product: Callable[[list[Block], Any], list[Block]],
+        blocks: list[Block],
+        steps: Sequence[Any],
+        renewed: Callable[[list[Block]], list[Block]],
+    ) -> None:
+        """Replace blocks by those after a product for each step, in place, so that nobody holds on to the former ones.
+
+        Products of some steps are sent together, and blocks between them are ``renewed``: the scheduler would know all
+        tasks until the end.
+        """
+        at_once = max(1, MOST_TASKS // self.n_tasks)
+        for begin in range(0, len(steps), at_once):
+            with self.executor.batch():
+                for step in steps[begin : begin + at_once]:
+                    blocks[:] = product(blocks, step)
+            if begin + at_once < len(steps):
+                blocks[:] = renewed(blocks)
 
 
-def _all_touched(own: AnyArray, around: Around, needed: dict[int, Int32], *others: AnyArray) -> AnyArray:
-    """As of `touched`."""
-    return touched(own, around, needed, others)
+def as_they_are(name: str, blocks: list[Block]) -> list[Block]:
+    """Blocks that are not stored."""
+    del name
+    return blocks
 
 
 class TaskSpace:
     """Block vectors in chunks: a `ips2_dask.kernels.eigen.Space` whose operations are tasks.
 
-    Parameters
-    ----------
-    name : str
-        The beginning of the names of its tasks.
-    halo : Halo
-    rows : list of Handle
-        `Rows` of each chunk.
-    known : list of Handle
-        The known eigenvectors on each chunk's rows (`eigen.Known`).
-    count : int
-        How many these are.
-    renewed : callable, optional
-        Stores blocks under a name, and gives the same blocks as they are read from there.
+    ``name``: the beginning of the names of its tasks; ``rows``: `Rows` of each chunk; ``known``: the ``count`` known
+    eigenvectors on each chunk's rows (`eigen.Known`).
     """
 
     def __init__(
-        self,
-        name: str,
-        halo: Halo,
-        rows: list[Handle],
-        known: list[Handle],
-        count: int,
-        renewed: Callable[[str, list[Block]], list[Block]] | None = None,
+        self, name: str, halo: Halo, rows: list[Handle], known: list[Handle], count: int, renewed: Renewed = as_they_are
     ) -> None:
         self.halo, self._name, self._rows, self._known, self._count = halo, name, rows, known, count
         self._renewed = renewed
-        self._executor, self._grid = halo.executor, (grid_rows(halo.bounds[-1]),)
+        self._executor, self._grid = halo.executor, grid_rows(halo.bounds[-1])
 
-    def _each(
-        self, function: Callable[..., object], *arguments: Sequence[Handle], also: tuple[object, ...] = ()
-    ) -> Block:
+    def _each(self, function: Callable[..., object], *arguments: Sequence[Handle], also: tuple[object, ...]) -> Block:
         """One task for each chunk, on its item of each argument, and on what all of them get."""
-        name = f"{self._name}-{function.__name__.strip('_')}"
-        with self._executor.batch():
-            return [
-                self._executor.submit(f"{name}-{g}", function, *items, *also)
-                for g, items in enumerate(zip(*arguments, strict=True))
-            ]
+        return self._executor.each(f"{self._name}-{function.__name__.strip('_')}", function, *arguments, also=also)
 
-    def _products(self, y: Block, previous: Block | None, step: Step) -> Block:
-        made = []
-        for g in range(len(self.halo)):
-            earlier, others = None if previous is None else previous[g], self.halo.around(self._name, y, g)
-            task = self._executor.submit(
-                f"{self._name}-product-{g}", multiply, self._rows[g], y[g], earlier, step, *others
-            )
-            made.append(task)
-        return made
+    def _product(self, blocks: list[Block], step: Step) -> list[Block]:
+        """The last of two blocks, or of one, and its product."""
+        y, n = blocks[-1], len(self.halo)
+        previous = blocks[0] if len(blocks) > 1 else [None] * n
+        name = f"{self._name}-product"
+        return [y, self.halo.each(name, multiply, y, self._rows, previous, [step] * n, small=False)]
 
     def random(self, columns: int, seed: int) -> Block:
         """As of `Space`."""
         bounds = self.halo.bounds
-        spans = [(low, high - low) for low, high in itertools.pairwise(bounds)]
-        return self._each(random_rows, *zip(*spans, strict=True), also=(columns, seed, *self._grid))
+        return self._each(random_rows, bounds[:-1], np.diff(bounds).tolist(), also=(columns, seed, self._grid))
 
     def apply(self, y: Block) -> Block:
         """As of `Space`."""
@@ -273,26 +277,14 @@ class TaskSpace:
 
     def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """As of `Space`."""
-        with self._executor.batch():
-            return self._products(y, previous, (a, b, c))
+        return self._product([y] if previous is None else [previous, y], (a, b, c))[-1]
 
     def filter(self, y: Block, steps: Sequence[Step]) -> Block:
-        """As of `Space`: the products of some steps are sent together.
-
-        Blocks between them are stored: the scheduler would know all tasks of the filter until its end.
-        """
-        at_once = max(1, MOST_TASKS // self.halo.n_tasks)
-        previous: Block | None = None
-        for begin in range(0, len(steps), at_once):
-            with self._executor.batch():
-                for step in steps[begin : begin + at_once]:
-                    previous, y = y, self._products(y, previous, step)
-            if begin + at_once < len(steps) and previous is not None:
-                if self._renewed is None:
-                    self._executor.wait(y)
-                else:
-                    previous, y = self._renewed(self._name, [previous, y])
-        return y
+        """As of `Space`."""
+        blocks = [y]
+        del y  # the filter needs three blocks, and this would be a fourth
+        self.halo.repeat(self._product, blocks, steps, functools.partial(self._renewed, self._name))
+        return blocks[-1]
 
     def split(self, y: Block) -> list[Block]:
         """As of `Space`."""
@@ -304,7 +296,7 @@ class TaskSpace:
 
     def deflate(self, y: Block) -> Block:
         """As of `Space`."""
-        found = self._executor.results(self._each(_coefficients, self._known, y, also=self._grid))
+        found = self._executor.results(self._each(_coefficients, self._known, y, also=(self._grid,)))
         total = np.zeros((self._count, found[0][0][1].shape[1]))
         for components, coefficients in itertools.chain.from_iterable(found):
             total[components] += coefficients
@@ -312,7 +304,7 @@ class TaskSpace:
 
     def gram(self, x: Block, y: Block) -> Float64:
         """As of `Space`."""
-        return self._summed(self._each(_gram, x, y, also=self._grid))
+        return self._summed(self._each(_gram, x, y, also=(self._grid,)))
 
     def _summed(self, parts: Block) -> Float64:
         """The sum of the blocks' sums of all chunks, one after the other."""
@@ -321,9 +313,9 @@ class TaskSpace:
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """As of `Space`."""
-        return self._each(_rotated, y, also=(np.ascontiguousarray(C, np.float32), *self._grid))
+        return self._each(_rotated, y, also=(np.ascontiguousarray(C, np.float32), self._grid))
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """As of `Space`."""
-        squares = self._each(_residual_squares, Ly, y, also=(values.astype(np.float32), *self._grid))
+        squares = self._each(_residual_squares, Ly, y, also=(values.astype(np.float32), self._grid))
         return np.sqrt(self._summed(squares))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,13 +21,20 @@ from ips2_dask.kernels import levels as kernel
 from ips2_dask.kernels.eigen import Known, Space
 from ips2_dask.kernels.parallel import chunk_bounds, grid_rows, whole_blocks
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, Rows, TaskSpace, touched
-from ips2_dask.stages.checkpoints import StoredBlocks
+from ips2_dask.stages.block_tasks import (
+    Block,
+    Halo,
+    Needed,
+    Renewed,
+    Rows,
+    TaskSpace,
+    all_touched,
+    as_they_are,
+    on_touched,
+)
+from ips2_dask.stages.chunks import StoredBlocks, sample_bounds, user_numbers
 from ips2_dask.store.context import Context
 from ips2_dask.typing import Float, Float32, Float64, Int8, Int32, Int64, UInt64
-
-Needed = dict[int, Int32]
-"""The rows of every other chunk that a chunk touches, counted from that chunk's first."""
 
 WHOLE = 1 << 19
 """Nodes of a graph that one task solves: some 300 MB with the graph and its blocks."""
@@ -54,16 +61,10 @@ class Nodes(NamedTuple):
 # ---- tasks: each on one chunk
 
 
-def _degrees_of(nodes: Nodes) -> Float64:
-    """The degrees alone."""
-    return nodes.degrees
-
-
 def normalized_rows(rows: Rows, degrees: Float64) -> Rows:
     """The rows of D^-1/2 A D^-1/2, float32, from the degrees (touched,)."""
     m, root = rows.matrix, inverse_root(degrees)
-    own = root[rows.first : rows.first + m.shape[0]]
-    data = (m.data * np.repeat(own, np.diff(m.indptr)) * root[m.indices]).astype(np.float32)
+    data = (m.data * np.repeat(rows.own(root), np.diff(m.indptr)) * root[m.indices]).astype(np.float32)
     return rows._replace(matrix=sp.csr_array((data, m.indices, m.indptr), shape=m.shape))
 
 
@@ -90,19 +91,21 @@ def _priorities_of(nodes: Nodes, seed: int, depth: int) -> UInt64:
     return kernel.priorities(nodes.samples, seed, depth)
 
 
-def undecided(nodes: Nodes) -> Int8:
+def _undecided(nodes: Nodes) -> Int8:
     """The first state of each node."""
     return np.full(len(nodes.degrees), kernel.UNDECIDED, np.int8)
 
 
-def choose(rows: Rows, priority: UInt64, own: Int8, around: Around, needed: Needed, *others: Int8) -> Int8:
+@on_touched
+def _choose(state: Int8, rows: Rows, priority: UInt64) -> Int8:
     """As of `kernel.choose_seeds`."""
-    return kernel.choose_seeds(rows.matrix, priority, touched(own, around, needed, others), rows.first)
+    return kernel.choose_seeds(rows.matrix, priority, state, rows.first)
 
 
-def _cover(rows: Rows, own: Int8, around: Around, needed: Needed, *others: Int8) -> Int8:
+@on_touched
+def _cover(state: Int8, rows: Rows) -> Int8:
     """As of `kernel.cover`."""
-    return kernel.cover(rows.matrix, touched(own, around, needed, others), rows.first)
+    return kernel.cover(rows.matrix, state, rows.first)
 
 
 def count_seeds(state: Int8) -> int:
@@ -116,43 +119,46 @@ def numbers(state: Int8, first: int) -> Int64:
     return np.where(is_seed, first + np.cumsum(is_seed) - 1, -1)
 
 
-def join(
-    rows: Rows, degrees: Float64, priority: UInt64, own: Int64, around: Around, needed: Needed, *others: Int64
-) -> Int64:
+@on_touched
+def _join(number: Int64, rows: Rows, degrees: Float64, priority: UInt64) -> Int64:
     """The number of each own node's seed, from those of all touched nodes."""
-    number = touched(own, around, needed, others)
     state = np.where(number >= 0, kernel.SEED, kernel.COVERED)
     return number[kernel.strongest_seeds(rows.matrix, inverse_root(degrees), priority, state, rows.first)]
 
 
-class _Shares(NamedTuple):
-    """A chunk's share of coarse rows, by the chunk that owns these: rows, columns and values, and degrees."""
+class _Share(NamedTuple):
+    """A chunk's share of the coarse rows that another one owns: entries, and degrees of its nodes."""
 
-    rows: dict[int, tuple[Int64, Int64, Float64]]
-    degrees: dict[int, tuple[Int64, Float64]]
+    rows: Int64
+    columns: Int64
+    values: Float64
+    nodes: Int64
+    degrees: Float64
 
 
-def merge(
-    rows: Rows, nodes: Nodes, bounds: list[int], unit: float, own: Int64, around: Around, needed: Needed, *others: Int64
-) -> _Shares:
-    """The share of coarse rows from the seeds' numbers of all touched nodes.
+@on_touched
+def merge(of_touched: Int64, rows: Rows, nodes: Nodes, bounds: list[int], unit: float) -> dict[int, _Share]:
+    """Shares of coarse rows by the chunk that owns these, from the seeds' numbers of all touched nodes.
 
     Values are rounded to multiples of ``unit``, so that their sums are exact and chunks don't show.
     """
-    of_touched, m = touched(own, around, needed, others), rows.matrix
-    present, local = np.unique(own, return_inverse=True)
+    m = rows.matrix
+    present, local = np.unique(rows.own(of_touched), return_inverse=True)
     columns, column = np.unique(of_touched, return_inverse=True)
     whole = sp.csr_array((_rounded(m.data, unit), m.indices, m.indptr), shape=m.shape)
     merged = kernel.merged_rows(whole, local, column, (len(present), len(columns)))
     degrees = np.bincount(local, _rounded(nodes.degrees, unit), len(present)).astype(np.float64)
     cuts = np.searchsorted(present, bounds)
-    shares = _Shares({}, {})
+    shares = {}
     for h in np.flatnonzero(np.diff(cuts)).tolist():
         low, high = cuts[h], cuts[h + 1]
         begin, end = merged.indptr[low], merged.indptr[high]
-        row = np.repeat(present[low:high] - bounds[h], np.diff(merged.indptr[low : high + 1]))
-        shares.rows[h] = row, columns[merged.indices[begin:end]], np.asarray(merged.data[begin:end], np.float64)
-        shares.degrees[h] = present[low:high] - bounds[h], degrees[low:high]
+        own = present[low:high] - bounds[h]
+        row, values = (
+            np.repeat(own, np.diff(merged.indptr[low : high + 1])),
+            np.asarray(merged.data[begin:end], np.float64),
+        )
+        shares[h] = _Share(row, columns[merged.indices[begin:end]], values, own, degrees[low:high])
     return shares
 
 
@@ -161,14 +167,14 @@ def _rounded(values: Float, unit: float) -> Float64:
     return np.rint(values * np.float64(1.0 / unit)) * unit
 
 
-def owners(shares: _Shares) -> list[int]:
+def owners(shares: dict[int, _Share]) -> list[int]:
     """The chunks that own coarse rows of a share."""
-    return sorted(shares.rows)
+    return sorted(shares)
 
 
-def share_of(shares: _Shares, h: int) -> _Shares:
+def share_of(shares: dict[int, _Share], h: int) -> _Share:
     """What goes to one owner."""
-    return _Shares({h: shares.rows[h]}, {h: shares.degrees[h]})
+    return shares[h]
 
 
 class CoarseChunk(NamedTuple):
@@ -176,7 +182,7 @@ class CoarseChunk(NamedTuple):
 
     rows: Rows
     nodes: Nodes
-    needed: dict[int, Int32]
+    needed: Needed
 
 
 def _seeds_of(state: Int8, nodes: Nodes, first: int, last: int) -> Nodes:
@@ -185,28 +191,34 @@ def _seeds_of(state: Int8, nodes: Nodes, first: int, last: int) -> Nodes:
     return Nodes(nodes.degrees[seeds], nodes.label[seeds], nodes.samples[seeds])
 
 
-def coarse_chunk(h: int, bounds: list[int], seeds: Sequence[Nodes], *shares: _Shares) -> CoarseChunk:
+def coarse_chunk(h: int, bounds: list[int], seeds: Sequence[Nodes], *shares: _Share) -> CoarseChunk:
     """The coarse rows that chunk h owns, from the shares of all chunks in their order, and the seeds of its own."""
     n, low = bounds[h + 1] - bounds[h], bounds[h]
     none = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)  # of a chunk without a seed
-    i, j, values = (np.concatenate(parts) for parts in zip(none, *(share.rows[h] for share in shares), strict=True))
+    i, j, values = (np.concatenate(parts) for parts in zip(none, *(share[:3] for share in shares), strict=True))
     degrees = np.zeros(n)
     for share in shares:
-        rows, some = share.degrees[h]
-        degrees[rows] += some
+        degrees[share.nodes] += share.degrees
     among = np.union1d(j, np.arange(low, low + n))
     matrix = sp.coo_array((values, (i, np.searchsorted(among, j))), shape=(n, len(among))).tocsr()
     matrix.sum_duplicates()
     matrix = sp.csr_array(
         (matrix.data, matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)), shape=matrix.shape
     )
-    cuts = np.searchsorted(among, bounds).tolist()
     label, samples = (np.concatenate([getattr(one, name) for one in seeds]) for name in ("label", "samples"))
-    return CoarseChunk(Rows(matrix, cuts[h]), Nodes(degrees, label, samples), needed_rows(among, cuts, bounds, h))
+    return chunk_of_rows(matrix, among, Nodes(degrees, label, samples), bounds, h)
 
 
-def needed_rows(among: NDArray[np.integer], cuts: list[int], bounds: list[int], g: int) -> dict[int, Int32]:
+def chunk_of_rows(
+    matrix: sp.csr_array, among: NDArray[np.integer], nodes: Nodes, bounds: list[int], g: int
+) -> CoarseChunk:
+    """Chunk g from its rows over the nodes ``among``, which ascend."""
+    return CoarseChunk(Rows(matrix, int(np.searchsorted(among, bounds[g]))), nodes, needed_rows(among, bounds, g))
+
+
+def needed_rows(among: NDArray[np.integer], bounds: list[int], g: int) -> Needed:
     """The rows of each other chunk among the touched ones, counted from that chunk's first."""
+    cuts = np.searchsorted(among, bounds).tolist()
     return {
         h: (among[cuts[h] : cuts[h + 1]] - bounds[h]).astype(np.int32)
         for h in range(len(bounds) - 1)
@@ -214,14 +226,20 @@ def needed_rows(among: NDArray[np.integer], cuts: list[int], bounds: list[int], 
     }
 
 
+def stacked(chunks: Iterable[tuple[sp.csr_array, NDArray[np.integer]]]) -> sp.csr_array:
+    """The whole matrix (n, n) of rows in chunks, from each chunk's rows and the nodes that they touch."""
+    indices, data, lengths = [], [], []
+    for matrix, among in chunks:
+        indices.append(among[matrix.indices].astype(np.int32, copy=False))
+        data.append(matrix.data)
+        lengths.append(np.diff(matrix.indptr))
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int32)
+    return sp.csr_array((np.concatenate(data), np.concatenate(indices), indptr), shape=[len(indptr) - 1] * 2)
+
+
 def field(chunk: NamedTuple, name: str) -> object:
     """One field of a result."""
     return getattr(chunk, name)
-
-
-def sources_of(needed: Needed) -> dict[int, int]:
-    """The chunks that rows are needed of, ascending, and how many."""
-    return {h: len(needed[h]) for h in sorted(needed)}
 
 
 class _Solved(NamedTuple):
@@ -235,22 +253,12 @@ def _solve_whole(
     bounds: list[int], count: int, seed: int, depth: int, width: int, wanted: int, *chunks: CoarseChunk
 ) -> _Solved:
     """Leading eigenvectors of a coarse graph from all of its chunks."""
-    indices, data, lengths = [], [], []
-    for g, chunk in enumerate(chunks):
-        among = np.concatenate(
-            [
-                np.arange(bounds[h], bounds[h + 1])
-                if h == g
-                else bounds[h] + chunk.needed.get(h, np.empty(0, np.int32))
-                for h in range(len(chunks))
-            ]
-        )
-        m = chunk.rows.matrix
-        indices.append(among[m.indices].astype(np.int32))
-        data.append(m.data)
-        lengths.append(np.diff(m.indptr))
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int32)
-    matrix = sp.csr_array((np.concatenate(data), np.concatenate(indices), indptr), shape=(bounds[-1], bounds[-1]))
+
+    def touched(g: int, needed: Needed) -> Int64:
+        own = np.arange(bounds[g], bounds[g + 1])
+        return np.concatenate([own if h == g else bounds[h] + needed[h] for h in sorted([g, *needed])])
+
+    matrix = stacked((chunk.rows.matrix, touched(g, chunk.needed)) for g, chunk in enumerate(chunks))
     degrees, label, samples = (np.concatenate(part) for part in zip(*(chunk.nodes for chunk in chunks), strict=True))
     graph = kernel.Graph(matrix, degrees, label, count, seed, samples, depth)
     found = kernel.start(graph, width, wanted, seed)
@@ -296,77 +304,48 @@ def from_pieces(nodes: Nodes, aggregate: Int64, *pieces: Float32) -> Float32:
 class ChunkedGraph:
     """A level whose rows are in chunks: a `ips2_dask.kernels.levels.Level`.
 
-    Parameters
-    ----------
-    name : str
-        The beginning of the names of its tasks.
-    halo : Halo
-    rows, nodes : list of Handle
-        `Rows`, not normalised, and `Nodes` of each chunk.
-    count : int
-        Number of components.
-    seed : int
-    volumes : (count,) float64, optional
-        Volume of each component, which is that of the finest level.
-    depth : int
-        Levels below the finest.
-    renewed : callable, optional
-        As of `TaskSpace`.
+    ``bounds``: first node of each chunk, and the number of nodes; ``chunks``: `CoarseChunk` of each; ``count``: of
+    components; ``depth``: levels below the finest; ``volumes`` (count,): volume of each component, which is that of the
+    finest level; ``name`` and ``renewed``: as of `TaskSpace`.
     """
 
     def __init__(
         self,
         name: str,
-        halo: Halo,
-        rows: list[Handle],
-        nodes: list[Handle],
+        executor: Executor,
+        bounds: list[int],
+        chunks: list[Handle],
         count: int,
         seed: int,
-        volumes: Float64 | None = None,
         depth: int = 0,
-        renewed: Callable[[str, list[Block]], list[Block]] | None = None,
+        volumes: Float64 | None = None,
+        renewed: Renewed = as_they_are,
     ) -> None:
-        self._name, self._halo, self._rows, self._nodes = f"{name}-{depth}", halo, rows, nodes
-        self._base, self._count, self._seed, self._depth = name, count, seed, depth
-        self._executor: Executor = halo.executor
+        self._base, self._executor, self._count, self._seed, self._depth = name, executor, count, seed, depth
+        self._name, self._renewed = f"{name}-{depth}", renewed
+        with executor.batch():
+            self._rows, self._nodes, needed = (
+                self._each(field, chunks, also=(part,), name=part) for part in CoarseChunk._fields
+            )
+        self._halo = Halo(executor, self._name, bounds, needed)
         self._volumes = self._sum_volumes() if volumes is None else volumes
-        own_degrees = self._each("degrees", _degrees_of, nodes)
-        self._degrees = halo.of_touched(f"{self._name}-degrees", own_degrees)
-        normalized = self._each("normalized", normalized_rows, rows, self._degrees)
-        self.known = self._each("known", _known_of, nodes, also=(count, self._volumes))
-        self._renewed = renewed
-        self.space = TaskSpace(self._name, halo, normalized, self.known, count, renewed)
+        self._degrees = self._halo.each(
+            f"{self._name}-degrees", all_touched, self._each(field, self._nodes, also=("degrees",))
+        )
+        normalized = self._each(normalized_rows, self._rows, self._degrees)
+        self.known = self._each(_known_of, self._nodes, also=(count, self._volumes))
+        self.space = TaskSpace(self._name, self._halo, normalized, self.known, count, renewed)
         self._aggregate: list[Handle] = []
 
     def _each(
-        self, name: str, function: Callable[..., object], *arguments: list[Handle], also: tuple[object, ...] = ()
+        self, function: Callable[..., object], *lists: Sequence[object], also: Sequence[object] = (), name: str = ""
     ) -> list[Handle]:
-        with self._executor.batch():
-            return [
-                self._executor.submit(f"{self._name}-{name}-{g}", function, *items, *also)
-                for g, items in enumerate(zip(*arguments, strict=True))
-            ]
-
-    def _with_halo(
-        self, name: str, function: Callable[..., object], before_values: list[list[Handle]], values: list[Handle]
-    ) -> list[Handle]:
-        """Tasks that get some results of their own chunk, and ``values``, numbers, at all rows that it touches."""
-        with self._executor.batch():
-            made = []
-            for g, items in enumerate(zip(*before_values, strict=True)):
-                task = self._executor.submit(
-                    f"{self._name}-{name}-{g}",
-                    function,
-                    *items,
-                    values[g],
-                    *self._halo.around(self._name, values, g, small=True),
-                )
-                made.append(task)
-        return made
+        """One task for each chunk; see `Executor.each`."""
+        return self._executor.each(f"{self._name}-{name or function.__name__.strip('_')}", function, *lists, also=also)
 
     def _sum_volumes(self) -> Float64:
         volumes, grid = np.zeros(self._count), grid_rows(self._halo.bounds[-1])
-        parts = self._executor.results(self._each("volumes", volumes_of, self._nodes, also=(grid,)))
+        parts = self._executor.results(self._each(volumes_of, self._nodes, also=(grid,)))
         for components, some in itertools.chain.from_iterable(parts):
             volumes[components] += some
         return volumes
@@ -379,20 +358,14 @@ class ChunkedGraph:
         *arguments: object,
         of: list[Handle] | None = None,
     ) -> list[Any]:
-        """What ``function(context, g, *arguments, nodes, y)`` returns for each chunk; ``of`` is given for the nodes."""
-        shared, of = self._executor.share(context), self._nodes if of is None else of
-        with self._executor.batch():
-            tasks = [
-                self._executor.submit(
-                    f"{self._name}-{function.__name__}-{g}", function, shared, g, *arguments, item, rows
-                )
-                for g, (item, rows) in enumerate(zip(of, y, strict=True))
-            ]
-        return self._executor.results(tasks)
+        """What ``function(context, g, nodes, y, *arguments)`` returns for each chunk; ``of`` is given for the nodes."""
+        shared = [self._executor.share(context)] * len(y)
+        of = self._nodes if of is None else of
+        return self._executor.results(self._each(function, shared, range(len(y)), of, y, also=arguments))
 
     def drop_renewed(self, stored: StoredBlocks) -> None:
         """Delete what blocks between products were stored in, at this level and those below."""
-        if self._halo.n_tasks * kernel.MOST_PRODUCTS > MOST_TASKS:
+        if self._halo.is_long(kernel.MOST_PRODUCTS):
             stored.drop([f"{self._base}-{depth}" for depth in range(MOST_LEVELS)], len(self._halo))
 
     def coarser(self) -> ChunkedGraph | WholeGraph | None:
@@ -401,27 +374,30 @@ class ChunkedGraph:
         if n <= kernel.COARSEST:
             return None
         rows, nodes = self._rows, self._nodes
-        priority = self._each("priority", _priorities_of, nodes, also=(self._seed, self._depth))
-        of_touched = self._halo.of_touched(f"{self._name}-priority", priority)
-        state = self._each("undecided", undecided, nodes)
+
+        def touched(function: Callable[..., object], values: Block, *lists: Sequence[object]) -> Block:
+            return self._halo.each(f"{self._name}-{function.__name__.strip('_')}", function, values, *lists)
+
+        priority = touched(all_touched, self._each(_priorities_of, nodes, also=(self._seed, self._depth)))
+        state = self._each(_undecided, nodes)
         for _ in range(kernel.ROUNDS):
-            state = self._with_halo("choose", choose, [rows, of_touched], state)
-            state = self._with_halo("cover", _cover, [rows], state)
-        counts = self._executor.results(self._each("seeds", count_seeds, state))
+            state = touched(_choose, state, rows, priority)
+            state = touched(_cover, state, rows)
+        counts = self._executor.results(self._each(count_seeds, state))
         ends = np.concatenate([[0], np.cumsum(counts)]).tolist()
         if ends[-1] > kernel.SHRINKS * n:
             return None
-        submit, coarse = self._executor.submit, f"{self._base}-{self._depth + 1}"
         each = whole_blocks(ends[-1], int(np.diff(self._halo.bounds).max()))
         bounds = [*range(0, ends[-1], each), ends[-1]]
-        number = self._each("numbers", numbers, state, ends[:-1])
-        self._aggregate = self._with_halo("join", join, [rows, self._degrees, of_touched], number)
+        self._aggregate = touched(_join, self._each(numbers, state, ends[:-1]), rows, self._degrees, priority)
         unit = 2.0 ** (math.frexp(float(self._volumes.sum()))[1] - EXACT_BITS)
         several = [[one] * len(counts) for one in (bounds, unit)]
-        shares = self._with_halo("merge", merge, [rows, nodes, *several], self._aggregate)
+        shares = touched(merge, self._aggregate, rows, nodes, *several)
         seeds = [
             [
-                submit(f"{self._name}-seeds-{g}", _seeds_of, state[g], nodes[g], low - first, high - first)
+                self._executor.submit(
+                    f"{self._name}-seeds-{g}", _seeds_of, state[g], nodes[g], low - first, high - first
+                )
                 for g, (first, last) in enumerate(itertools.pairwise(ends))
                 if first < high and last > low
             ]
@@ -429,30 +405,19 @@ class ChunkedGraph:
         ]
         chunks = self._coarse_chunks(bounds, seeds, shares)
         self._rows = []  # the normalised rows are all that products need
-        depth = self._depth + 1
-        if bounds[-1] <= WHOLE:
-            return WholeGraph(self._executor, self._base, bounds, chunks, self._count, self._seed, depth)
-        with self._executor.batch():
-            rows, nodes, needed = (
-                [submit(f"{coarse}-{name}-{h}", field, chunk, name) for h, chunk in enumerate(chunks)]
-                for name in CoarseChunk._fields
-            )
-            asked = [submit(f"{coarse}-sources-{h}", sources_of, some) for h, some in enumerate(needed)]
-        sources = self._executor.results(asked)
-        halo = Halo(self._executor, bounds, needed, sources)
-        return ChunkedGraph(self._base, halo, rows, nodes, self._count, self._seed, self._volumes, depth, self._renewed)
+        coarse = self._base, self._executor, bounds, chunks, self._count, self._seed, self._depth + 1
+        return WholeGraph(*coarse) if bounds[-1] <= WHOLE else ChunkedGraph(*coarse, self._volumes, self._renewed)
 
     def _coarse_chunks(self, bounds: list[int], seeds: list[list[Handle]], shares: list[Handle]) -> list[Handle]:
         sources: list[list[int]] = [[] for _ in seeds]
-        for g, some in enumerate(self._executor.results(self._each("owners", owners, shares))):
+        for g, some in enumerate(self._executor.results(self._each(owners, shares))):
             for h in some:
                 sources[h].append(g)
+        made, submit = [], self._executor.submit
         with self._executor.batch():
-            made = []
             for h, some in enumerate(sources):
-                parts = [self._executor.submit(f"{self._name}-share-{h}", share_of, shares[g], h) for g in some]
-                task = self._executor.submit(f"{self._name}-coarse-{h}", coarse_chunk, h, bounds, seeds[h], *parts)
-                made.append(task)
+                parts = [submit(f"{self._name}-share-{h}", share_of, shares[g], h) for g in some]
+                made.append(submit(f"{self._name}-coarse-{h}", coarse_chunk, h, bounds, seeds[h], *parts))
         return made
 
     def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
@@ -464,24 +429,15 @@ class ChunkedGraph:
     def prolong(self, coarse: ChunkedGraph | WholeGraph, y: Block) -> Block:
         """As of `Level`."""
         if isinstance(coarse, WholeGraph):
-            return self._each("prolong", from_whole, self._nodes, self._aggregate, [y[0]] * len(self._nodes))
-        bounds = coarse._halo.bounds
-        w = coarse._each("scaled", scaled, coarse._nodes, y)
-        sources = self._executor.results(
-            self._each("members", coarse_sources, self._aggregate, [bounds] * len(self._nodes))
-        )
-        submit = self._executor.submit
+            return self._each(from_whole, self._nodes, self._aggregate, y * len(self._nodes))
+        bounds, submit = coarse._halo.bounds, self._executor.submit
+        w = coarse._each(scaled, coarse._nodes, y)
+        made, sources = [], self._executor.results(self._each(coarse_sources, self._aggregate, also=(bounds,)))
         with self._executor.batch():
-            made = []
-            for g, some in enumerate(sources):
-                pieces = [
-                    submit(
-                        f"{self._name}-members-{g}", members_rows, w[h], self._aggregate[g], bounds[h], bounds[h + 1]
-                    )
-                    for h in some
-                ]
-                task = submit(f"{self._name}-prolong-{g}", from_pieces, self._nodes[g], self._aggregate[g], *pieces)
-                made.append(task)
+            for g, (nodes, aggregate, some) in enumerate(zip(self._nodes, self._aggregate, sources, strict=True)):
+                name = f"{self._name}-members-{g}"
+                pieces = [submit(name, members_rows, w[h], aggregate, *bounds[h : h + 2]) for h in some]
+                made.append(submit(f"{self._name}-prolong-{g}", from_pieces, nodes, aggregate, *pieces))
         return made
 
 
@@ -494,9 +450,9 @@ class WholeGraph:
         raise NotImplementedError("the task that solves the graph has its blocks")
 
     def __init__(
-        self, executor: Executor, name: str, bounds: list[int], chunks: list[Handle], count: int, seed: int, depth: int
+        self, name: str, executor: Executor, bounds: list[int], chunks: list[Handle], count: int, seed: int, depth: int
     ) -> None:
-        self._executor, self._name, self._bounds, self._chunks = executor, name, bounds, chunks
+        self._name, self._executor, self._bounds, self._chunks = name, executor, bounds, chunks
         self._count, self._seed, self._depth = count, seed, depth
 
     def coarser(self) -> None:
@@ -506,20 +462,39 @@ class WholeGraph:
     def solved(self, width: int, wanted: int, seed: int) -> tuple[Block, float]:
         """As of `Level`."""
         del seed
-        task = self._executor.submit(
-            f"{self._name}-coarsest-0",
-            _solve_whole,
-            self._bounds,
-            self._count,
-            self._seed,
-            self._depth,
-            width,
-            wanted,
-            *self._chunks,
-        )
+        numbers = self._bounds, self._count, self._seed, self._depth, width, wanted
+        task = self._executor.submit(f"{self._name}-coarsest-0", _solve_whole, *numbers, *self._chunks)
         (last,) = self._executor.results([self._executor.submit(f"{self._name}-last-0", last_value, task)])
         return [task], last
 
     def prolong(self, coarse: object, y: Block) -> Block:
         """As of `Level`, which nobody asks for."""
         raise NotImplementedError("there is no coarser graph")
+
+
+# ---- graphs of samples
+
+
+def open_graph(
+    context: Context,
+    executor: Executor,
+    name: str,
+    chunk_of: Callable[[Context, int], CoarseChunk],
+    count: int,
+    stored: StoredBlocks,
+) -> ChunkedGraph:
+    """A graph of samples with so many large components, whose chunks are results of tasks.
+
+    ``name``: the beginning of the names of its tasks; ``chunk_of``: a function of a module that gives chunk g;
+    ``stored``: for blocks between products.
+    """
+    bounds = sample_bounds(context)
+    shared, numbers = [executor.share(context)] * (len(bounds) - 1), range(len(bounds) - 1)
+    chunks = executor.each(f"{name}-chunk", chunk_of, shared, numbers)
+    seed = context.params.random_state
+    return ChunkedGraph(name, executor, bounds, chunks, count, seed, renewed=stored.renewed)
+
+
+def nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
+    """The nodes of a chunk of samples."""
+    return Nodes(degrees, label.astype(np.int32), user_numbers(context, g))

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, PartFunction, Report
+from ips2_dask.executors.base import Executor, Job, PartFunction, Report, without_part
 from ips2_dask.kernels.components import smallest_members
-from ips2_dask.stages.exchange import drop_parts, without_part
-from ips2_dask.stages.views import copies_of
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Int64
@@ -55,7 +53,7 @@ def label_components(context: Context, executor: Executor, report: Report, stage
         executor.map(pieces_of, context, missing, report)
     if missing:
         executor.map(components_of, context, missing, report)
-    drop_parts(context, stage, [PIECES + part_name(b) for b in parts] + [JOINS + part_name(g) for g in groups])
+    store.drop_many(folder, [PIECES + part_name(b) for b in parts] + [JOINS + part_name(g) for g in groups])
     sizes: Int64 = np.asarray(store.read(folder, CONTRACTION, "sizes"))
     return sizes
 
@@ -76,7 +74,7 @@ def pieces(edges: Edges, context: Context, b: int) -> TaskResult:
     outside = joined[(joined[:, 1] < low) | (joined[:, 1] >= high)].astype(np.int64)
     crossing = np.unique(piece[outside[:, 0] - low] << 32 | outside[:, 1])  # as one number: sorted ten times as fast
     of_b, place = np.unique(piece, return_inverse=True)
-    rows = np.bincount(place, copies_of(context, np.arange(low, high)))
+    rows = np.bincount(place, context.copies_at(np.arange(low, high)) if context.merged else None)
     arrays: dict[str, AnyArray] = {
         "piece": piece.astype(np.int32),
         "pieces": of_b.astype(np.int32),

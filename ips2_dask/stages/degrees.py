@@ -7,10 +7,9 @@ from typing import Any
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import pair_rows
 from ips2_dask.stages.component_labels import label_components
 from ips2_dask.stages.near import neighborhood_edges
-from ips2_dask.stages.views import n_pairs
+from ips2_dask.stages.views import n_pairs, pair_degrees
 from ips2_dask.store.context import Context
 
 VERSION = 4
@@ -30,7 +29,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     context.store.write(context.folders["assemble"], "whole", {"sizes": sizes}, {})
     empty = 0
     if context.params.tensor == "indecomposable":
-        receipts = executor.map(Job("assemble", pair_rows.degrees), context, range(context.n_partitions), report)
+        receipts = executor.map(Job("assemble", pair_degrees), context, range(context.n_partitions), report)
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     warnings = []
     if empty:

@@ -6,7 +6,6 @@ stored, as rows of samples and a rotation. With one, and for few samples, eigenp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,30 +13,35 @@ import scipy.sparse as sp
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels import ritz
+from ips2_dask.kernels import levels, ritz
 from ips2_dask.kernels.fusion import leading_products, solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.sparse import Matrix, assemble, distinct, inverse_root, normalized, places
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import checkpoints, chunks, pair_rows
-from ips2_dask.stages.sample_space import store_start
+from ips2_dask.stages import chunks
+from ips2_dask.stages.chunk_levels import CoarseChunk, Nodes, chunk_of_rows, nodes_of, open_graph
+from ips2_dask.stages.near import lists_of, reverse_at
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
     component_division,
     components_of,
+    degrees_at,
+    graph_rows,
     known_vectors,
+    near_pairs,
     neighborhood_operator,
     read_pairs,
     restricted_tensor,
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.typing import AnyArray, Float, Float64
+from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray, Float, Float32, Float64
 
 VERSION = 8
 
@@ -92,14 +96,9 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts = _exact(context, executor, report)
     elif facts is None:
         facts = _ritz(context, executor, report)
-    checkpoints.delete_checkpoints(context)
+    chunks.Checkpoints(context, "eigen").drop()
     report(1, 1)
     return facts
-
-
-def _noting(report: Report, tol: float | None) -> Callable[[dict[str, float]], None]:
-    """A callback that reports the products and residual of each cycle, and the tolerance if the user gave one."""
-    return lambda entry: report.note(dict(entry) if tol is None else {**entry, "tol": tol})
 
 
 def _finished(context: Context) -> dict[str, Any] | None:
@@ -109,7 +108,7 @@ def _finished(context: Context) -> dict[str, Any] | None:
     names: list[str] = []
     if receipt is not None and not folded:
         by_pairs = [part_name(b) for b in range(context.n_partitions)]
-        names = by_pairs if context.choices.exact else chunks.parts(context, checkpoints.START)
+        names = by_pairs if context.choices.exact else chunks.parts(context, chunks.START)
     complete = len(context.store.receipts(context.folders["eigen"], names)) == len(names)
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
@@ -122,7 +121,8 @@ def _exact(context: Context, executor: Executor, report: Report) -> dict[str, An
     degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
     component_vectors = known_vectors(context, pairs, degrees)
-    dtype = np.float32 if _aim(params)[0] >= FLOAT32_TOL else np.float64
+    tol, settled = _aim(params)
+    dtype = np.float32 if tol >= FLOAT32_TOL else np.float64
     operator: MatrixOperator | NeighborhoodOperator
     if context.choices.operator == "triplets":
         operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
@@ -139,27 +139,49 @@ def _exact(context: Context, executor: Executor, report: Report) -> dict[str, An
     else:
         panels = kernel.panels_of(len(pairs), width, dtype)
         space = kernel.ArraySpace(operator, component_vectors, dtype, panels)
-        solve_checkpoints = checkpoints.InCore(context)
+        checkpoints = chunks.Checkpoints(context, "eigen")
 
         def start() -> Float:
-            store_start(context, executor, report, width)
-            w = pair_rows.graph_rows(context, np.arange(context.m))
-            context.store.drop_many(context.folders["eigen"], chunks.parts(context, checkpoints.START))
+            _store_start(context, executor, width)
+            w = graph_rows(context, np.arange(context.m))
+            context.store.drop_many(context.folders["eigen"], chunks.parts(context, chunks.START))
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
             ritz.start_rows(w, pairs, root, y[:, : w.shape[1]])
             return y
 
-        solution = _solve(space, wanted, start, solve_checkpoints.latest(), solve_checkpoints, params, report)
-    n_kept, warnings = _judge(solution, wanted, params)
-    vectors = np.ascontiguousarray(solution.vectors[:, :n_kept])
+        def watch(entry: dict[str, float]) -> None:
+            report.note(dict(entry) if params.tol is None else {**entry, "tol": params.tol})
+
+        solution = kernel.leading_eigenpairs(
+            space,
+            wanted,
+            start,
+            tol=tol,
+            settled=settled,
+            seed=params.random_state,
+            state=checkpoints.latest(),
+            checkpoint=checkpoints.keep,
+            watch=watch,
+        )
+    vectors = np.ascontiguousarray(solution.vectors[:, : with_ties(solution.values, wanted)])
     offsets = context.facts["tensor"]["pair_offsets"]
     for b in range(context.n_partitions):
         part = {"vectors": vectors[offsets[b] : offsets[b + 1]]}
         context.store.write(context.folders["eigen"], part_name(b), part, {})
-    sums = _sums(unit(pairs), vectors)
-    return _finish(context, solution, wanted, n_kept, component_vectors.volume, sums, warnings)
+    stop, warnings = kernel.stop_of(solution, wanted, tol, settled), []
+    if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
+        limit = f"{stop.wanted:g}" if params.tol is None else f"tol {stop.wanted:g}"
+        warnings.append(f"eigenpairs: {stop.measure} {stop.found:.2g} above {limit}: {solution.verdict.value}")
+    solved = {
+        "products": solution.products,
+        "verdict": solution.verdict.name.lower(),
+        "history": solution.history,
+        "stop": stop._asdict(),
+    }
+    whole = {"volumes": component_vectors.volume, "sums": _sums(unit(pairs), vectors)}
+    return _store_whole(context, solution.values, solution.residuals, wanted, whole, solved, warnings)
 
 
 def _sums(weights: Float64, vectors: Float) -> Float64:
@@ -170,28 +192,50 @@ def _sums(weights: Float64, vectors: Float) -> Float64:
     )
 
 
-def _solve(
-    space: kernel.Space,
-    wanted: int,
-    start: Callable[[], kernel.Block],
-    state: kernel.State | None,
-    solve_checkpoints: checkpoints.InCore,
-    params: Params,
-    report: Report,
-) -> kernel.Solution:
-    """Go on from a checkpoint's ``state``, or begin at what ``start`` returns."""
-    tol, settled = _aim(params)
-    return kernel.leading_eigenpairs(
-        space,
-        wanted,
-        start,
-        tol=tol,
-        settled=settled,
-        seed=params.random_state,
-        state=state,
-        checkpoint=solve_checkpoints.keep,
-        watch=_noting(report, params.tol),
-    )
+# ---- the sample graph, whose eigenvectors a solve begins at and Ritz pairs are in the span of
+
+
+def graph_chunk(context: Context, g: int) -> CoarseChunk:
+    """The rows of chunk g of the symmetric neighbour graph: 1 where i is in the list of j, or j in that of i."""
+    bounds = chunks.sample_bounds(context)
+    low, high = bounds[g : g + 2]
+    own, k = np.arange(low, high), context.params.n_neighbors
+    lists, (start, centers) = lists_of(context, own, k), reverse_at(context, own, k)
+    i = np.concatenate([np.repeat(own, lists.shape[1]), np.repeat(own, np.diff(start))])
+    keys = distinct(i * context.m + np.concatenate([lists.ravel(), centers]))
+    i, j = keys // context.m, keys % context.m
+    among = distinct(j)  # a sample is in its own list, so that all rows are among them
+    indptr = np.searchsorted(i, np.arange(low, high + 1)).astype(np.int32)
+    indices = np.searchsorted(among, j).astype(np.int32)
+    matrix = sp.csr_array((np.ones(len(j), np.float32), indices, indptr), shape=(high - low, len(among)))
+    divided = components_of(context, own)
+    degrees = np.where(divided.inside, np.diff(indptr), 0).astype(np.float64)  # of islands, which take no part
+    return chunk_of_rows(matrix, among, nodes_of(context, g, degrees, divided.of_vectors), bounds, g)
+
+
+def store_start_rows(context: Context, g: int, nodes: Nodes, y: Float32, columns: int) -> dict[str, Receipt]:
+    """Store w = D^-1/2 u of chunk g's eigenvectors u (n_g, width) by piece, as (rows, columns) float32.
+
+    Returns the receipts of the parts.
+    """
+    w = np.asarray(y[:, :columns] * inverse_root(nodes.degrees)[:, None], np.float32)
+    return chunks.write_rows(context, g, "eigen", chunks.START, "start", w)
+
+
+def _store_start(context: Context, executor: Executor, columns: int) -> None:
+    """Store w, the sample graph's leading eigenvectors times D^-1/2, by piece. Parts that are stored already stay."""
+    executor = chunks.of_chunks(context, executor)
+    names = chunks.parts(context, chunks.START)
+    if len(present(context.store, context.folders["eigen"], names)) == len(names):
+        return
+    seed = context.params.random_state
+    stored = chunks.StoredBlocks(context, "eigen", executor)
+    graph = open_graph(context, executor, "graph", graph_chunk, component_division(context).large, stored)
+    found, wanted = levels.start(graph, columns, columns * 2 // 3, seed), columns * 2 // 3
+    y = graph.solved(columns, wanted, seed)[0] if found is None else found.y
+    written = graph.for_each(store_start_rows, y, context, columns)
+    context.cache_receipts("eigen", written)
+    graph.drop_renewed(stored)
 
 
 # ---- Ritz pairs in the span of the sample graph's eigenvectors
@@ -217,11 +261,11 @@ def _pair_sums(context: Context, r: int) -> TaskResult:
 
 
 def _sums_of(context: Context, low: int, high: int) -> ritz.Sums:
-    near = pair_rows.near_pairs(context, low, high)
+    near = near_pairs(context, low, high)
     pairs = near.pairs
-    degrees = pair_rows.degrees_at(context, near.touched, pairs)
+    degrees = degrees_at(context, near.touched, pairs)
     samples = distinct(pairs)
-    w = pair_rows.graph_rows(context, samples)
+    w = graph_rows(context, samples)
     label = components_of(context, pairs[near.own, 0]).of_vectors
     return ritz.sums(
         near.operator, w, places(samples, pairs), unit(pairs), degrees, label, component_division(context).large
@@ -233,7 +277,7 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     params, count = context.params, component_division(context).large
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    store_start(context, executor, report, width)
+    _store_start(context, executor, width)
     ranges = range(len(_ranges(context)))
     executor.map(Job("eigen", _pair_sums, SUMS, "ranges"), context, ranges, report)
     total, parts = ritz.Total(width, count), [SUMS + part_name(r) for r in ranges]
@@ -242,63 +286,13 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     for part in zip(*arrays, strict=True):
         total.add(ritz.Sums(*part))
     found = ritz.ritz(total.sums())
-    n_kept, warnings = _with_ties(found.values, wanted)
-    facts = _store_whole(
-        context,
-        found.values,
-        found.residuals,
-        wanted,
-        n_kept,
-        {
-            "volumes": total.volumes,
-            "sums": found.sums[:n_kept],
-            "rotation": np.ascontiguousarray(found.rotation[:, :n_kept]),
-            "shift": np.ascontiguousarray(found.shift[:, :n_kept]),
-        },
-        {
-            "products": 1,
-            "verdict": "ritz",
-            "history": [],
-            "stop": kernel.Stop(
-                "largest residual of the Ritz vectors",
-                LARGEST_RESIDUAL,
-                float(found.residuals[:wanted].max(initial=0.0)),
-            )._asdict(),
-        },
-        warnings,
-    )
+    largest = float(found.residuals[:wanted].max(initial=0.0))
+    stop = kernel.Stop("largest residual of the Ritz vectors", LARGEST_RESIDUAL, largest)
+    solved = {"products": 1, "verdict": "ritz", "history": [], "stop": stop._asdict()}
+    whole = {"volumes": total.volumes, "sums": found.sums, "rotation": found.rotation, "shift": found.shift}
+    facts = _store_whole(context, found.values, found.residuals, wanted, whole, solved, [])
     context.store.drop_many(folder, parts)
     return facts
-
-
-def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:
-    """The number of vectors to keep, and warnings about them."""
-    n_kept, warnings = _with_ties(solution.values, wanted)
-    if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
-        stop = kernel.stop_of(solution, wanted, *_aim(params))
-        limit = f"{stop.wanted:g}" if params.tol is None else f"tol {stop.wanted:g}"
-        warnings.append(f"eigenpairs: {stop.measure} {stop.found:.2g} above {limit}: {solution.verdict.value}")
-    return n_kept, warnings
-
-
-def _finish(
-    context: Context,
-    solution: kernel.Solution,
-    wanted: int,
-    n_kept: int,
-    volumes: AnyArray,
-    sums: Float64,
-    warnings: list[str],
-) -> dict[str, Any]:
-    """Store the small arrays of a solve; returns the stage's facts."""
-    solved = {
-        "products": solution.products,
-        "verdict": solution.verdict.name.lower(),
-        "history": solution.history,
-        "stop": kernel.stop_of(solution, wanted, *_aim(context.params))._asdict(),
-    }
-    whole = {"volumes": volumes, "sums": sums}
-    return _store_whole(context, solution.values, solution.residuals, wanted, n_kept, whole, solved, warnings)
 
 
 def _store_whole(
@@ -306,14 +300,19 @@ def _store_whole(
     values: Float64,
     residuals: Float64,
     wanted: int,
-    n_kept: int,
     whole: dict[str, AnyArray],
     solved: dict[str, Any],
     warnings: list[str],
 ) -> dict[str, Any]:
-    """Store the small arrays; returns the stage's facts."""
+    """Store the small arrays, of the vectors that V is made of: the wanted ones and those tied with the last of them.
+
+    ``whole``: volumes, and arrays whose last axis is that of the vectors. Returns the stage's facts.
+    """
     c = context.choices.n_solved(context.params)
-    components = component_division(context)
+    components, n_kept = component_division(context), with_ties(values, wanted)
+    if (more := n_kept - min(wanted, len(values))) > 0:
+        tied = f"eigenvalue {values[n_kept - more - 1]:.6f} is repeated: {more} tied eigenvectors were added"
+        warnings = [tied, *warnings]
     eigenvalues = np.concatenate([np.ones(min(components.large, c)), values[:wanted]])[:c]
     facts = {
         "eigenvalues": eigenvalues.tolist(),
@@ -325,20 +324,13 @@ def _store_whole(
         **solved,
         "warnings": warnings,
     }
+    kept = {
+        name: array if name == "volumes" else np.ascontiguousarray(array[..., :n_kept]) for name, array in whole.items()
+    }
     # written last: its receipt says that all parts are stored
-    arrays = {"values": values[:n_kept], "residuals": residuals[:n_kept], **whole}
+    arrays = {"values": values[:n_kept], "residuals": residuals[:n_kept], **kept}
     context.store.write(context.folders["eigen"], "whole", arrays, facts)
     return facts
-
-
-def _with_ties(values: Float64, wanted: int) -> tuple[int, list[str]]:
-    """How many vectors V is made of: the wanted ones and those tied with the last of them."""
-    wanted, n_kept = min(wanted, len(values)), with_ties(values, wanted)
-    if n_kept > wanted:
-        return n_kept, [
-            f"eigenvalue {values[wanted - 1]:.6f} is repeated: {n_kept - wanted} tied eigenvectors were added"
-        ]
-    return n_kept, []
 
 
 def _decomposable(context: Context) -> dict[str, Any]:
@@ -353,7 +345,8 @@ def _decomposable(context: Context) -> dict[str, Any]:
         S = assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), values, context.m)
         degrees = np.asarray(S.sum(axis=1)).ravel()
         L = normalized(S, degrees, np.float64)
-    spectrum, vectors, residual = _both_ends(L, params)
+    tol = DECOMPOSABLE_TOL if params.tol is None else params.tol
+    spectrum, vectors, residual = _both_ends(L, params, tol)
     products, chosen = leading_products(spectrum, params.n_sought)
     facts = {
         "eigenvalues": products[: params.n_sought].tolist(),
@@ -362,9 +355,7 @@ def _decomposable(context: Context) -> dict[str, Any]:
         "gap": None,
         "products": 0,
         "verdict": "converged",
-        "stop": kernel.Stop(
-            "largest residual", DECOMPOSABLE_TOL if params.tol is None else params.tol, residual
-        )._asdict(),
+        "stop": kernel.Stop("largest residual", tol, residual)._asdict(),
         "history": [],
         "warnings": [],
     }
@@ -373,7 +364,7 @@ def _decomposable(context: Context) -> dict[str, Any]:
     return facts
 
 
-def _both_ends(L: Matrix, params: Params) -> tuple[Float64, Float64, float]:
+def _both_ends(L: Matrix, params: Params, tol: float) -> tuple[Float64, Float64, float]:
     """Eigenpairs of L: all of a small or dense one, else the c + 2 outermost of each end."""
     m = L.shape[0]
     n = params.n_sought + 2
@@ -384,14 +375,9 @@ def _both_ends(L: Matrix, params: Params) -> tuple[Float64, Float64, float]:
     for sign in (1.0, -1.0):
         space = kernel.ArraySpace(MatrixOperator(sp.csr_array(L * sign)), None, np.float64)
         start = space.random(kernel.block_width(n), params.random_state)
-        ends.append(
-            (
-                sign,
-                kernel.leading_eigenpairs(space, n, start, tol=DECOMPOSABLE_TOL if params.tol is None else params.tol),
-            )
-        )
-    values = np.concatenate([sign * s.values[:n] for sign, s in ends])
-    vectors = np.concatenate([s.vectors[:, :n] for _, s in ends], axis=1)
-    residual = max(float(s.residuals[:n].max()) for _, s in ends)
+        ends.append(kernel.leading_eigenpairs(space, n, start, tol=tol))
+    values = np.concatenate([ends[0].values[:n], -ends[1].values[:n]])
+    vectors = np.concatenate([end.vectors[:, :n] for end in ends], axis=1)
+    residual = max(float(end.residuals[:n].max()) for end in ends)
     order = np.argsort(-values, kind="stable")
     return values[order], np.ascontiguousarray(vectors[:, order]), residual

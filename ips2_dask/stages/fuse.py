@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
 from ips2_dask.kernels import extension, similarity
 from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import metric_views, pair_rows
-from ips2_dask.stages.exchange import cuts, exchange, received
+from ips2_dask.stages import metric_views
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
-from ips2_dask.stages.views import components_of, solved_degrees, unit
+from ips2_dask.stages.views import components_of, pair_vectors, solved_degrees, unit
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.typing import Float64, Int32
+from ips2_dask.typing import AnyArray, Float64, Int32
 
 VERSION = 4
 
@@ -48,7 +48,7 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_sought)
     wanted = kernel.wanted_pairs(context.params.n_sought, len(whole["volumes"]))
     n_kept = kernel.with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
-    vectors = pair_rows.vectors(context, b, pairs, root, n_kept)
+    vectors = pair_vectors(context, b, pairs, root, n_kept)
     signs = kernel.column_signs(whole["sums"][:n_kept])
     values = np.empty(len(pairs))
     for start in range(0, len(pairs), PAIRS_AT_ONCE):
@@ -90,10 +90,10 @@ def entries(context: Context, b: int) -> TaskResult:
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
 
-def _share(context: Context, b: int) -> tuple[Int32, Float64]:
-    """Samples that partition b has entries of, and its share of their row sums of S and V, each in two halves.
+def shares(context: Context, b: int) -> TaskResult:
+    """This partition's share of the row sums of S and V, to be sent to whose samples these are, each in two halves.
 
-    Halves add up without rounding, in any order: (samples,) ascending, and (2, 2, samples).
+    Halves add up without rounding, in any order: (samples, 2, 2), of the samples that it has entries of.
     """
     joined = np.asarray(context.read("fuse", b, "entries"))
     touched, local = np.unique(joined, return_inverse=True)
@@ -105,13 +105,11 @@ def _share(context: Context, b: int) -> tuple[Int32, Float64]:
         for half, values in enumerate(halves):
             sums[row, half] = np.bincount(i, values, len(touched))
             sums[row, half] += np.bincount(j[off], values[off], len(touched))
-    return touched.astype(np.int32), sums
-
-
-def shares(context: Context, b: int) -> TaskResult:
-    """This partition's share of the row sums of S and V, in halves, to be sent to whose samples these are."""
-    touched, sums = _share(context, b)
-    return {"touched": touched, "halves": np.ascontiguousarray(np.moveaxis(sums, 2, 0))}, cuts(context, touched)
+    arrays: dict[str, AnyArray] = {
+        "touched": touched.astype(np.int32),
+        "halves": np.ascontiguousarray(np.moveaxis(sums, 2, 0)),
+    }
+    return arrays, cuts(context, touched)
 
 
 def row_sums(context: Context, b: int) -> TaskResult:
@@ -123,28 +121,32 @@ def row_sums(context: Context, b: int) -> TaskResult:
     return {"row_sums": total.sum(axis=2)}, {}
 
 
-def _sums_at(context: Context, entries: Int32) -> tuple[Float64, Int32]:
-    """Row sums of S and V at the samples of some entries, (2, samples), and each one's place there, as (n, 2)."""
-    samples, place = np.unique(entries, return_inverse=True)
-    return context.rows_of("fuse", "row_sums", samples, SUMS).T, place.reshape(entries.shape).astype(np.int32)
-
-
 def fused(context: Context, b: int) -> TaskResult:
     """U on one partition's pairs.
 
     It takes 40 bytes an entry, and where S and V are normalised, as the shares of their row sums do, 92 (measured).
     """
-    params = context.params
     V = np.asarray(context.read("fuse", b, "high_order")) / context.facts["fuse"]["largest"]
-    if params.method == "ppc":
-        return {"fused": V}, {}
     S = np.asarray(context.read("fuse", b, "pairwise"))
+
+    def sums() -> tuple[Float64, Int32, Int32]:
+        entries = np.asarray(context.read("fuse", b, "entries"))
+        samples, place = np.unique(entries, return_inverse=True)
+        i, j = place.reshape(entries.shape).astype(np.int32).T
+        return context.rows_of("fuse", "row_sums", samples, SUMS).T, i, j
+
+    return {"fused": _fused(context.params, S, V, sums)}, {}
+
+
+def _fused(params: Params, S: Float64, V: Float64, sums: Callable[[], tuple[Any, Any, Any]]) -> Float64:
+    """U from S and V. ``sums`` gives row sums of both, (2, samples), and indices of a value's row and column there."""
+    if params.method == "ppc":
+        return V
     if params.fusion == "normalized":
-        sums, places = _sums_at(context, np.asarray(context.read("fuse", b, "entries")))
-        i, j = places.T
-        roots = [inverse_root(np.maximum(row, 0.0)) for row in sums]
-        S, V = S * roots[0][i] * roots[0][j], V * roots[1][i] * roots[1][j]
-    return {"fused": kernel.fuse(S, V, params.fusion_weight)}, {}
+        of_both, i, j = sums()
+        s, v = (inverse_root(np.maximum(row, 0.0)) for row in of_both)
+        S, V = S * s[i] * s[j], V * v[i] * v[j]
+    return kernel.fuse(S, V, params.fusion_weight)
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -180,13 +182,8 @@ def _dense(context: Context, report: Report) -> dict[str, Any]:
             V[pairs[:, 0], pairs[:, 1]] = V[pairs[:, 1], pairs[:, 0]] = high_order(context, b, pairs)
     largest = float(np.abs(V).max()) or 1.0
     V /= largest
-    if params.method == "ppc":
-        U = V
-    elif params.fusion == "normalized":
-        roots = [inverse_root(np.maximum(M.sum(axis=1), 0.0)) for M in (S, V)]
-        U = kernel.fuse(S * roots[0][:, None] * roots[0], V * roots[1][:, None] * roots[1], params.fusion_weight)
-    else:
-        U = kernel.fuse(S, V, params.fusion_weight)
+    every = slice(None)
+    U = _fused(params, S, V, lambda: ([M.sum(axis=1) for M in (S, V)], (every, None), every))
     for b in range(context.n_partitions):
         low, high = context.span(b)
         arrays = {"pairwise": S[low:high], "high_order": V[low:high], "fused": U[low:high]}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels import shards
 from ips2_dask.params import LEAST_RECALL
@@ -22,7 +22,6 @@ from ips2_dask.stages import metric_views, shard_search
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-from ips2_dask.typing import AnyArray
 
 MOST_ROUNDS = 5
 
@@ -74,7 +73,7 @@ def true_reach(context: Context, executor: Executor, report: Report) -> NDArray[
     return np.asarray(store.read(folder, "reach", "reach"))
 
 
-def edges(context: Context, b: int) -> TaskResult:
+def _edges(context: Context, b: int) -> TaskResult:
     """Whom partition b's samples list: (neighbour, sample), ascending, at most n samples of each neighbour.
 
     Refinement looks at no more of those that list a sample, so that one that all others list is no exception.
@@ -88,19 +87,14 @@ def edges(context: Context, b: int) -> TaskResult:
     first = np.searchsorted(neighbors, neighbors)
     kept = np.arange(len(neighbors)) - first < N.shape[1]
     found = np.stack([neighbors[kept], samples[kept]], axis=1)
-    return {"edges": found}, {"targets": np.unique(context.owner(found[:, 0])).tolist()}
+    return {"edges": found}, cuts(context, found[:, 0])
 
 
 def _naming(context: Context, b: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Samples that list each of partition b's, ascending, at most n of each partition: starts and samples."""
     low, high = context.span(b)
-    rounds = context.facts["neighbors"]["rounds"]
-    first, last = np.asarray(context.read("neighbors", f"named{rounds}", "source_offsets"))[b : b + 2]
-    pieces = []
-    for source in np.asarray(context.read("neighbors", f"named{rounds}", "sources"))[first:last]:
-        found = np.asarray(context.read("neighbors", edges_prefix(rounds) + part_name(source), "edges"))
-        pieces.append(found[slice(*np.searchsorted(found[:, 0], [low, high]))])
-    both = np.concatenate(pieces)
+    sent = received(context, "neighbors", edges_prefix(context.facts["neighbors"]["rounds"]), b, "edges")
+    both = np.concatenate([np.empty((0, 2), np.int32), *(found for (found,) in sent)])
     both = both[np.argsort(both[:, 0], kind="stable")]
     return np.searchsorted(both[:, 0], np.arange(low, high + 1)), np.ascontiguousarray(both[:, 1])
 
@@ -188,10 +182,11 @@ def refined(context: Context, executor: Executor, report: Report) -> Receipt:
             break
         told = {**context.facts["neighbors"], "rounds": facts["rounds"]}  # tasks read the lists after so many
         inner = dataclasses.replace(context, facts={**context.facts, "neighbors": told})
-        named = executor.map(Job("neighbors", edges, edges_prefix(facts["rounds"])), inner, parts, report)
-        _store_sources(inner, named)
+        naming = Job("neighbors", _edges, edges_prefix(facts["rounds"]))
         facts["rounds"] += 1
-        receipts = executor.map(Job("neighbors", refine, lists_prefix(facts["rounds"])), inner, parts, report)
+        refining = Job("neighbors", refine, lists_prefix(facts["rounds"]))
+        exchange(inner, executor, report, naming, refining)
+        receipts = [context.finished("neighbors", refining.prefix + part_name(b)) for b in parts]
         if not any(receipt["facts"]["changed"] for receipt in receipts):
             break  # nor would another round find anything
     if facts["recall_history"][-1] < LEAST_RECALL and context.choices.exact_after:
@@ -214,16 +209,3 @@ def _recall(receipts: Sequence[Receipt]) -> float:
     """Share of the listed entries that are near enough, of all partitions."""
     near, listed = (sum(receipt["facts"][name] for receipt in receipts) for name in ("near", "listed"))
     return near / listed if listed else 1.0
-
-
-def _store_sources(context: Context, receipts: Sequence[Receipt]) -> None:
-    """Store which partitions list samples of each partition, from what each one lists."""
-    targets = [np.array(receipt["facts"]["targets"], np.int32) for receipt in receipts]
-    sources = np.repeat(np.arange(len(targets), dtype=np.int32), [len(some) for some in targets])
-    named = np.concatenate(targets)
-    order = np.argsort(named, kind="stable")
-    arrays: dict[str, AnyArray] = {
-        "sources": sources[order],
-        "source_offsets": np.searchsorted(named[order], np.arange(context.n_partitions + 1)),
-    }
-    context.store.write(context.folders["neighbors"], f"named{context.facts['neighbors']['rounds']}", arrays, {})

@@ -28,7 +28,7 @@ HEADS, EQUAL, OWN, NUMBERS = "heads-", "equal-", "own-", "numbers-"
 partition has too; the samples of each partition, and the numbers of what is equal to such in each range."""
 
 
-def heads(context: Context, b: int) -> TaskResult:
+def _heads(context: Context, b: int) -> TaskResult:
     """Partition b's different rows that stay, by their digests, and the first row that equals each within it."""
     keys = duplicates.digests(np.asarray(context.ingested(b)))
     staying = np.delete(np.arange(len(keys)), _left_out(context, b))
@@ -169,9 +169,7 @@ def distinct(context: Context, t: int) -> TaskResult:
 def _of_samples(context: Context, name: str, low: int, high: int) -> AnyArray:
     """``firsts`` or ``copies`` of the distinct samples low .. high - 1, from the partitions of their rows."""
     starts = np.asarray(context.read("ingest", "distinct", "starts"))
-    begin, end = int(np.searchsorted(starts, low, "right")) - 1, int(np.searchsorted(starts, high))
-    found = [np.asarray(context.read("ingest", PLACE + part_name(b), name)) for b in range(begin, end)]
-    return np.concatenate(found)[low - starts[begin] : high - starts[begin]]
+    return context.rows_of("ingest", name, np.arange(low, high), PLACE, bounds=starts.tolist())
 
 
 def merge(context: Context, executor: Executor, report: Report, n_dropped: int) -> dict[str, Any]:
@@ -215,7 +213,7 @@ def _numbered(context: Context, executor: Executor, report: Report, n_dropped: i
     store, folder, parts, n_equal = context.store, context.folders["ingest"], range(context.n_partitions), 0
     if context.params.merges_rows:
         for job, items in (
-            (Job("ingest", heads, HEADS), parts),
+            (Job("ingest", _heads, HEADS), parts),
             (Job("ingest", compare, EQUAL, "ranges"), _ranges(context)),
         ):
             n_equal += sum(int(receipt["facts"]["equal"]) for receipt in executor.map(job, context, items, report))

@@ -110,14 +110,8 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
     values = np.zeros(context.n_features)
     values[numeric] = search.values() if numeric else ()
     store.write(folder, "medians", {"medians": values}, {})
-    _drop_counts(context)
-
-
-def _drop_counts(context: Context) -> None:
-    """Take away the counts of all rounds."""
-    steps, parts = range(len(ingest.MEDIAN_SHIFTS)), range(context.n_partitions)
-    names = [f"counts{step}-{part_name(b)}" for step in steps for b in parts]
-    context.store.drop_many(context.folders["ingest"], names)
+    names = [f"counts{step}-{part_name(b)}" for step in range(len(ingest.MEDIAN_SHIFTS)) for b in parts]
+    store.drop_many(folder, names)
 
 
 def filled(block: AnyArray, medians: AnyArray) -> AnyArray:

@@ -7,8 +7,7 @@ which are all of them in small runs. The draw, and so the edges, are the same wh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -45,16 +44,6 @@ def rows_at(context: Context, samples: Int64) -> NDArray[np.float32]:
     return np.ascontiguousarray(context.samples(ascending)[place])
 
 
-def warning_of(facts: Mapping[str, Any]) -> str:
-    """The warning about islands of U: how many there are, and whose labels their rows get."""
-    small = facts["islands"]
-    return (
-        f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
-        f"cluster: their {small['rows']} rows, at most {small['largest']} in one, have the label of the nearest sample "
-        "of the others"
-    )
-
-
 def connected(context: Context, executor: Executor, report: Report, sizes: Int64, share: float, most: int) -> Joined:
     """Components divided into at most ``most`` large ones and islands.
 
@@ -84,9 +73,8 @@ def connected(context: Context, executor: Executor, report: Report, sizes: Int64
 
 def _median_weight(context: Context, executor: Executor, report: Report) -> float:
     """The median of the weighed U's values, of drawn samples where there are many; 1 where there is none."""
-    receipts = executor.map(Job("label", _drawn_weights, "weights-"), context, range(context.n_partitions), report)
-    values = [part[0] for part in label_parts.read_parts(context, receipts, "weights-", "weights")]
-    label_parts.drop_by_partition(context, "weights-")
+    job = Job("label", _drawn_weights, "weights-")
+    values = [part[0] for part in label_parts.collected(context, executor, report, job, "weights")]
     return float(np.median(np.concatenate(values))) if values else 1.0
 
 
@@ -131,12 +119,10 @@ def _draw(context: Context, executor: Executor, report: Report, sizes: Int64, wa
     of_each = _most_of_each(context, sizes[wanted])
     share = np.where(wanted, np.minimum(1.0, of_each / np.maximum(sizes, 1)), 0.0)
     context.store.write(context.folders["label"], "edges-wanted", {"share": share}, {})
-    receipts = executor.map(Job("label", _members, "edges-drawn-"), context, range(context.n_partitions), report)
-    names = ("user", "samples", "component", "hashed")
-    parts = label_parts.read_parts(context, receipts, "edges-drawn-", *names)
+    job, names = Job("label", _members, "edges-drawn-"), ("user", "samples", "component", "hashed")
+    parts = label_parts.collected(context, executor, report, job, *names)
     user, samples, component, hashed = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     label_parts.drop(context, ["edges-wanted"])
-    label_parts.drop_by_partition(context, "edges-drawn-")
     order = np.lexsort((user, hashed, component))
     kept = hashed[order] < share[component[order]]
     kept[np.unique(component[order], return_index=True)[1]] = True
@@ -243,12 +229,10 @@ def _nearest(context: Context, executor: Executor, report: Report, samples: Int6
     """
     arrays: dict[str, AnyArray] = {"allowed": allowed.astype(np.uint8), "asked": rows_at(context, samples)}
     context.store.write(context.folders["label"], "edges-allowed", arrays, {})
-    job = Job("label", _nearest_inside, "edges-nearest-")
-    receipts = executor.map(job, context, range(context.n_partitions), report)
-    names = ("which", "gaps", "users", "found")
+    job, names = Job("label", _nearest_inside, "edges-nearest-"), ("which", "gaps", "users", "found")
     # n rows a partition that has candidates: merged as they come
     best: list[NDArray[np.generic]] | None = None
-    for part in label_parts.read_parts(context, receipts, "edges-nearest-", *names):
+    for part in label_parts.collected(context, executor, report, job, *names):
         if best is None:
             best = list(part)
             continue
@@ -256,5 +240,4 @@ def _nearest(context: Context, executor: Executor, report: Report, samples: Int6
         best = [np.where(closer, new, old) for new, old in zip(part, best, strict=True)]
     assert best is not None
     label_parts.drop(context, ["edges-allowed"])
-    label_parts.drop_by_partition(context, "edges-nearest-")
     return np.asarray(best[3], np.int64)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import SOURCES, Executor, Job, Report
 from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import chunks, embedding, fused_rows, islands, kmeans, label_parts, leiden
+from ips2_dask.stages import chunks, embedding, islands, kmeans, label_parts, leiden
 from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, bound
-from ips2_dask.stages.label_parts import BUCKETS, DEGREES, DIVISION, FOLLOWED, LABELS, REACH, REACHED, SHARES, VECTORS
+from ips2_dask.stages.label_parts import BUCKETS, DEGREES, DIVISION, FOLLOWED, LABELS, REACH, SHARES, VECTORS
 from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.stages.walk import Walk
@@ -100,7 +100,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     walk.close()
     executor.map(Job("label", bound(_final_labels, prefix), LABELS), context, parts, report)
     buckets = [f"{number:06d}" for number in range(-(-context.n_rows // BUCKET_ROWS))]
-    executor.map(Job("label", bucket, BUCKETS, "buckets"), context, buckets, report)
+    executor.map(Job("label", _bucket, BUCKETS, "buckets"), context, buckets, report)
     facts["buckets"] = len(buckets)
     if params.clusters_rows:
         _keep_means(context)
@@ -111,21 +111,12 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _drop_intermediates(context: Context, widths: list[int]) -> None:
     """Drop what only the stage itself reads: from what stays, a part that is lost can be computed again."""
-    single = (CONTRACTION, DIVISION, FOLLOWED, REACHED, embedding.SOLVED, TABLE, NUMBERS)
-    label_parts.drop(context, [*single, *map(fused_rows.part, range(chunks.n_chunks(context)))])
-    label_parts.drop(context, chunks.parts(context, VECTORS, DEGREES, WALKED, SHARES))
-    label_parts.drop_by_partition(
-        context,
-        embedding.FACTORS,
-        REACH,
-        kmeans.DRAWN,
-        SPREAD,
-        "leafless-",
-        "firsts-",
-        COMPONENTS,
-        COMMUNITIES,
-        *map(kmeans.labels_prefix, dict.fromkeys(widths)),
-    )
+    single = (CONTRACTION, DIVISION, FOLLOWED, REACH + SOURCES, embedding.SOLVED, TABLE, NUMBERS)
+    prefixes = (embedding.FACTORS, REACH, kmeans.DRAWN, SPREAD, "leafless-", "firsts-", COMPONENTS, COMMUNITIES)
+    of_partitions = label_parts.by_partition(context, *prefixes, *map(kmeans.labels_prefix, dict.fromkeys(widths)))
+    of_chunks = map(label_parts.fused_part, range(chunks.n_chunks(context)))
+    pieces = chunks.parts(context, VECTORS, DEGREES, WALKED, SHARES)
+    label_parts.drop(context, [*single, *of_chunks, *pieces, *of_partitions])
 
 
 # ---- labels
@@ -195,7 +186,7 @@ class _Candidates:
         """Labels of all samples from those of a tree's leaves."""
         context, parts = self._context, range(self._context.n_partitions)
         leaves = PREFIX + Rounding(one.rounding, one.columns, 0).part
-        if not label_parts.is_complete(context, [SPREAD]):
+        if not label_parts.is_stored(context, label_parts.by_partition(context, SPREAD)):
             if not label_parts.is_stored(context, chunks.parts(context, WALKED)):
                 self._walk.spread(leaves, WALKED)
             _label_leafless(context, self._executor, self._report)
@@ -209,7 +200,7 @@ def _walked(context: Context, b: int) -> Int32:
     return np.asarray(chunks.rows_at(context, "label", "labels", np.arange(*context.span(b)), WALKED))
 
 
-def leafless(context: Context, b: int) -> TaskResult:
+def _leafless(context: Context, b: int) -> TaskResult:
     """The components of partition b with samples that the walk reaches and their smallest label, and others' samples.
 
     As the facts ``reached``, pairs (component, label), and ``unreached``, components.
@@ -235,7 +226,7 @@ def _label_leafless(context: Context, executor: Executor, report: Report) -> Non
     if context.receipt("label", TABLE) is not None:
         return
     division = label_parts.division_of(context)
-    receipts = executor.map(Job("label", leafless, "leafless-"), context, range(context.n_partitions), report)
+    receipts = executor.map(Job("label", _leafless, "leafless-"), context, range(context.n_partitions), report)
     table, unreached = np.full(len(division.rank), -1, np.int32), np.zeros(len(division.rank), np.bool_)
     for receipt in receipts:
         for component, label in receipt["facts"]["reached"]:
@@ -340,7 +331,7 @@ def _keep_means(context: Context) -> None:
 # ---- labels in the order of the input
 
 
-def bucket(context: Context, item: str) -> TaskResult:
+def _bucket(context: Context, item: str) -> TaskResult:
     """Labels, certainty and what was left out of the rows of a bucket; -1, NaN and 0 for rows that were left out."""
     low = int(item) * BUCKET_ROWS
     n = min(low + BUCKET_ROWS, context.n_rows) - low
@@ -348,10 +339,20 @@ def bucket(context: Context, item: str) -> TaskResult:
     arrays: dict[str, AnyArray] = {"labels": np.full(n, -1, np.int32), "certainty": np.full(n, np.nan, np.float32)}
     if "left_out" in receipt["arrays"]:
         arrays["left_out"] = np.zeros(n, np.uint8)
-    among = _Rows(context.distinct_places(low, low + n)) if context.merged else None
+    place = context.distinct_places(low, low + n) if context.merged else None
+    order = None if place is None else np.argsort(place, kind="stable").astype(np.int32)
+    place = None if place is None else place[order]  # the distinct samples that the rows are, ascending
 
     def of_partition(b: int) -> tuple[NDArray[np.integer], list[AnyArray]]:
-        rows, samples = _rows_in_bucket(context, b, low, n, among)
+        """Rows of the bucket that are samples of partition b, and what is stored of these."""
+        numbers = np.asarray(context.distinct_numbers(b))
+        if order is None or place is None:
+            samples = np.flatnonzero((numbers >= low) & (numbers < low + n))
+            rows = numbers[samples].astype(np.int64) - low
+        else:  # many rows may be one sample
+            begin, end = (np.searchsorted(place, numbers, side) for side in ("left", "right"))
+            samples = np.repeat(np.arange(len(numbers)), end - begin)
+            rows = order[np.arange(len(samples)) + (end - np.cumsum(end - begin))[samples]]
         if not len(rows):
             return rows, []
         return rows, [np.asarray(context.fetch("label", LABELS + part_name(b), name))[samples] for name in arrays]
@@ -360,39 +361,3 @@ def bucket(context: Context, item: str) -> TaskResult:
         for name, part in zip(list(arrays)[: len(parts)], parts, strict=True):
             arrays[name][rows] = part
     return arrays, {}
-
-
-class _Rows:
-    """Rows of a bucket by the distinct samples that they are.
-
-    ``place`` (n,) int32: the distinct sample that each row is, -1 for none.
-    """
-
-    def __init__(self, place: Int32) -> None:
-        self._rows = np.argsort(place, kind="stable").astype(np.int32)
-        self._place = place[self._rows]
-
-    def of(self, numbers: NDArray[np.integer]) -> tuple[Int32, Int64]:
-        """The rows that are some distinct samples, and the place of each one's sample among ``numbers``."""
-        begin, end = (np.searchsorted(self._place, numbers, side) for side in ("left", "right"))
-        counts = end - begin
-        samples = np.repeat(np.arange(len(numbers)), counts)
-        return self._rows[np.arange(len(samples)) + (end - np.cumsum(counts))[samples]], samples
-
-
-def _rows_in_bucket(
-    context: Context, b: int, low: int, n: int, among: _Rows | None
-) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Rows of a bucket, counted from its first, that are samples of partition b, and the samples, counted likewise.
-
-    ``low``, ``n``: the bucket's first row of the input, and how many it has; ``among``: these rows, in runs with
-    equal rows or rows that were left out alone: there many rows may be one sample.
-    """
-    first, last = context.span(b)
-    if among is not None:
-        return among.of(context.distinct_numbers(b))
-    if context.samples_stage == "ingest" and (last <= low or first >= low + n):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    rows = np.asarray(context.user_numbers(b)).astype(np.int64) - low
-    samples = np.flatnonzero((rows >= 0) & (rows < n))
-    return rows[samples], samples

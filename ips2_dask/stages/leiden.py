@@ -18,7 +18,7 @@ from ips2_dask.stages import label_parts
 from ips2_dask.stages.roundings import facts_of as candidate_facts
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
-from ips2_dask.typing import Bool, Float, Int32, Integer
+from ips2_dask.typing import Int32
 
 
 class Found(NamedTuple):
@@ -44,54 +44,34 @@ def facts_of(found: Found, cut: float) -> dict[str, Any]:
     return {"roundings": candidate_facts([one], one), "clusters": found.clusters, "leiden": found.facts}
 
 
-class _Graph(NamedTuple):
-    """The weighed U as edges, each given once, between samples that are both inside, or both not."""
-
-    inside: Bool  # (m,)
-    i: Integer  # (edges,)
-    j: Integer
-    weights: Float
-    users: Integer  # (m,) user's numbers, which decide the order of the vertices
-
-
 def communities(context: Context) -> Found:
     """The communities of U, found once in this process: the choice of c and the labels need the same ones."""
     params = context.params
     c = params.n_clusters if params.max_clusters is None else 0
     name = f"leiden-{c}-{params.resolution!r}-{params.n_sought}-{params.random_state}"
-    found: Found = context.cached("fuse", name, lambda: _found(context, _graph(context)), 4 * context.m)
+    found: Found = context.cached("fuse", name, lambda: _found(context), 4 * context.m)
     return found
 
 
-def _graph(context: Context) -> _Graph:
-    """The graph, once U's components are divided, read part by part."""
-    large, parts = label_parts.division_of(context).large, range(context.n_partitions)
+def _found(context: Context) -> Found:
+    """The communities, once U's components are divided; U is read part by part, each edge once."""
+    large, parts, params = label_parts.division_of(context).large, range(context.n_partitions), context.params
     inside = np.concatenate([label_parts.components_at(context, b) < large for b in parts])
+    # they decide the order of the vertices
     users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
     if context.facts["fuse"]["dense"]:
         U = read_affinity(context)
         i, j = np.nonzero(np.triu(U, 1))
-        return _Graph(inside, i, j, U[i, j], users)
-    pairs, values = [], []
-    for b in parts:
-        entries, weights = label_parts.weighed_entries(context, b)
-        joins = entries[:, 0] != entries[:, 1]
-        pairs.append(entries[joins])
-        values.append(weights[joins])
-    extra, extra_weights = label_parts.extra_edges(context)
-    i, j = np.concatenate([*pairs, extra]).T
-    return _Graph(inside, i, j, np.concatenate([*values, extra_weights]), users)
-
-
-def _found(context: Context, edges: _Graph) -> Found:
-    """Communities of the samples inside."""
-    inside, i, j, weights, users = edges
-    params = context.params
+        weights = U[i, j]
+    else:
+        entries = [*(label_parts.weighed_entries(context, b) for b in parts), label_parts.extra_edges(context)]
+        pairs, weights = (np.concatenate(each) for each in zip(*entries, strict=True))
+        i, j = pairs.T
     members = np.flatnonzero(inside)
     members = members[np.argsort(users[members])]
     vertex = np.full(context.m, -1, np.int64)
     vertex[members] = np.arange(len(members))
-    joins = inside[i] & (weights > 0)
+    joins = (i != j) & inside[i] & (weights > 0)
     graph = kernel.Graph(len(members), vertex[i[joins]], vertex[j[joins]], weights[joins])
     warnings: list[str] = []
     if params.max_clusters is not None:

@@ -1,9 +1,9 @@
 """The sample graph near a range of samples: a compact graph that kernels run on as if it were the whole one.
 
-Where vectors are in core, every task looks at the graph of all samples. In chunked runs a task reads its own lists, the
-reverse lists of the samples that it asks about, and the lists of the centres in these. The samples that occur in them
-are numbered in the order of their numbers, so that kernels, which go by that order, decide as they do on the whole
-graph, and give the same bits.
+A task reads its own lists, the reverse lists of the samples that it asks about, and the lists of the centres in these.
+The samples that occur in them are numbered in the order of their numbers, so that kernels, which go by that order,
+decide as they do on the whole graph, and give the same bits. Reverse lists are those of the whole graph in core, and
+stored by partition in chunked runs.
 
 Rows that a task holds follow the number of its own samples and how the graph is cut, not the number of all samples:
 with 1,000 samples a partition 3.0 lists each, with 4,000 1.2 (48,000 x 8 by 12 shards, k = 5, reverse lists of members
@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels.sparse import Reverse
-from ips2_dask.stages.exchange import cuts, exchange, received
-from ips2_dask.stages.views import neighborhoods
+from ips2_dask.executors.base import Executor, Job, Report, cuts, exchange, received
+from ips2_dask.kernels.sparse import Reverse, reverse_lists
+from ips2_dask.stages.chunks import is_chunked
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.typing import AnyArray, Float32, Int32, Int64, Integer
@@ -30,55 +29,56 @@ EDGES, REVERSE = "edges-", "reverse-"
 lists."""
 
 
-class Graph(NamedTuple):
-    """Neighbourhoods and reverse lists for kernels: of all samples, or of those near some of them.
+class _Graph(NamedTuple):
+    """Neighbourhoods and reverse lists for kernels, of the samples near some of them.
 
-    ``N`` (rows, n) int32: neighbourhoods as rows of this graph. Those of samples that no kernel looks at are zeros;
-    ``reverse``: their reverse lists; empty for samples that no kernel looks at; ``low``, ``high``: the rows of the
-    samples that were asked for; ``samples`` (rows,) int32: the run's number of each row, ascending; None where that
-    is the row's own; ``distances`` (rows, n) float32: distances to the neighbours, where asked for.
+    Those of samples that no kernel looks at are zeros, and empty.
     """
 
-    N: Int32
-    reverse: Reverse
-    low: int
+    N: Int32  # (rows, n) neighbourhoods, as rows of this graph
+    reverse: Reverse  # their reverse lists
+    low: int  # the rows of the samples that were asked for, low .. high - 1
     high: int
-    samples: Int32 | None = None
-    distances: Float32 | None = None
+    samples: Int32  # (rows,) the run's number of each row, ascending
+    distances: Float32 | None = None  # (rows, n) to the neighbours, where asked for
 
     def numbers(self, rows: Int32) -> Int32:
         """The run's numbers of rows of this graph, in an array of any shape."""
-        return rows if self.samples is None else self.samples[rows]
+        return self.samples[rows]
+
+
+class _Neighborhoods(NamedTuple):
+    """Neighbourhoods N (m, k), and the lists of those that hold each sample."""
+
+    N: Int32
+    reverse: Reverse
+
+
+def neighborhoods(context: Context, n: int) -> _Neighborhoods:
+    """The first n columns of the stored graph, the sample itself among them, and their reverse lists."""
+
+    def make() -> _Neighborhoods:
+        N = np.empty((context.m, min(n, context.m)), np.int32)
+        for b in range(context.n_partitions):
+            low, high = context.span(b)
+            N[low:high] = context.read("neighbors", b, "indices")[:, :n]
+        return _Neighborhoods(N, reverse_lists(N))
+
+    name, size = f"neighborhoods-{n}", context.m * (8 * n + 8)
+    view: _Neighborhoods = context.cached("neighbors", name, make, size, "samples")
+    return view
 
 
 def graph_near(
     context: Context, low: int, high: int, n: int, *, of_members: bool = False, distances: bool = False
-) -> Graph:
-    """The graph that decides about samples low .. high - 1: the whole one, or in chunked runs what is near them.
+) -> _Graph:
+    """The graph that decides about samples low .. high - 1.
 
     ``n``: neighbours of each sample, itself among them; at most those that are stored; ``of_members``: whether
     reverse lists of all members of their neighbourhoods are looked at, too, and not of the samples alone.
 
-    To make a local graph takes up to 40 n bytes for each list that it holds, beside parts in the cache (measured).
+    It takes up to 40 n bytes for each list that it holds, beside parts in the cache (measured).
     """
-    if context.choices.vectors == "chunked":
-        return _local(context, low, high, n, of_members, distances)
-    N, reverse = neighborhoods(context, n)
-    return Graph(N, reverse, low, high, distances=_all_distances(context, n) if distances else None)
-
-
-def _all_distances(context: Context, n: int) -> Float32:
-    """Distances to the first n neighbours of all samples: (m, n), cached with the graph."""
-
-    def make() -> Float32:
-        parts = [context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)]
-        return np.concatenate(parts)
-
-    found: Float32 = context.cached("neighbors", f"distances-{n}", make, 4 * n * context.m, "distances")
-    return found
-
-
-def _local(context: Context, low: int, high: int, n: int, of_members: bool, distances: bool) -> Graph:
     own = np.arange(low, high)
     asked = np.unique(lists_of(context, own, n)) if of_members else own
     start, centers = reverse_at(context, asked, n)
@@ -96,7 +96,7 @@ def _local(context: Context, low: int, high: int, n: int, of_members: bool, dist
     ends[np.searchsorted(samples, asked) + 1] = np.diff(start)
     reverse = Reverse(np.cumsum(ends), np.searchsorted(samples, centers).astype(np.int32))
     first = int(np.searchsorted(samples, low))
-    return Graph(N, reverse, first, first + high - low, samples, lengths)
+    return _Graph(N, reverse, first, first + high - low, samples, lengths)
 
 
 def lists_of(context: Context, samples: Integer, n: int) -> Int32:
@@ -106,23 +106,26 @@ def lists_of(context: Context, samples: Integer, n: int) -> Int32:
 
 def reverse_at(context: Context, samples: Integer, n: int) -> tuple[Int64, Int32]:
     """Reverse lists of the first n columns, of ascending samples: ``start`` (samples + 1,), and ``centers``."""
-    if context.choices.vectors != "chunked":
+    if not is_chunked(context):
         reverse = neighborhoods(context, n).reverse
-        lengths = np.diff(reverse.start)[samples]
-        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        places = np.repeat(reverse.start[samples] - start[:-1], lengths) + np.arange(start[-1])
-        return start, reverse.centers[places]
+        lengths, places = _flat(reverse.start, samples)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), reverse.centers[places]
     owners = context.owner(samples)
     counts, centers = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
     for b in np.unique(owners).tolist():
         rows = samples[owners == b] - context.bounds[b]
         start, stored, columns = (np.asarray(context.read("tensor", REVERSE + part_name(b), a)) for a in REVERSE_ARRAYS)
-        lengths = start[rows + 1] - start[rows]
-        places = np.repeat(start[rows] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        lengths, places = _flat(start, rows)
         wanted = columns[places] < n
         counts.append(np.bincount(np.repeat(np.arange(len(rows)), lengths)[wanted], minlength=len(rows)))
         centers.append(stored[places[wanted]])
     return np.cumsum(np.concatenate(counts)), np.concatenate(centers)
+
+
+def _flat(start: NDArray[np.integer], rows: Integer) -> tuple[Int64, Int64]:
+    """Lengths of some lists that are stored end to end, and the places of all of their entries, list by list."""
+    lengths = start[rows + 1] - start[rows]
+    return lengths, np.repeat(start[rows] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
 def centers_of(context: Context, low: int, high: int, n: int) -> Int64:
@@ -145,7 +148,7 @@ REVERSE_ARRAYS = ("reverse_start", "reverse_centers", "reverse_columns")
 
 def store_reverse_lists(context: Context, executor: Executor, report: Report) -> None:
     """Store the reverse lists of every partition's samples."""
-    exchange(context, executor, report, Job("tensor", _outer_edges, EDGES), Job("tensor", reverse_lists, REVERSE))
+    exchange(context, executor, report, Job("tensor", _outer_edges, EDGES), Job("tensor", _reverse_lists, REVERSE))
 
 
 def _edges(context: Context, b: int) -> tuple[Int32, NDArray[np.bool_]]:
@@ -168,7 +171,7 @@ def _outer_edges(context: Context, b: int) -> TaskResult:
     return {"edges": edges}, cuts(context, edges[:, 0])
 
 
-def reverse_lists(context: Context, b: int) -> TaskResult:
+def _reverse_lists(context: Context, b: int) -> TaskResult:
     """Reverse lists of partition b's samples, for lists of any number of columns: centres ascend.
 
     It takes at most 60 bytes for each of their entries (measured).

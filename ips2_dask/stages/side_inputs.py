@@ -9,6 +9,7 @@ named by the digest of their content, so that other inputs never meet them.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -255,17 +256,12 @@ def store_names(store: Store, names: Sequence[str]) -> str:
 
 def read_names(store: Store, folder: str, low: int = 0, high: int | None = None) -> NDArray[np.str_]:
     """The stored names of rows (or features) low .. high - 1 of the input, of all without limits: (n,)."""
-    if low == 0 and high is None:
-        text, ends = store.read(folder, NAMES_PART, "text"), store.read(folder, NAMES_PART, "ends").tolist()
-        starts = [0, *ends[:-1]]
-    else:
-        receipt = store.receipt(folder, NAMES_PART)
-        if receipt is None:
-            raise missing_receipt(folder, NAMES_PART).error(str(store.location))
-        high = receipt["arrays"]["ends"]["shape"][0] if high is None else high
-        limits = store.read_rows(folder, NAMES_PART, "ends", max(low - 1, 0), high).tolist()
-        limits = limits if low else [0, *limits]
-        text = store.read_rows(folder, NAMES_PART, "text", limits[0], limits[-1])
-        starts, ends = ([limit - limits[0] for limit in some] for some in (limits[:-1], limits[1:]))
-    octets = text.tobytes()
-    return np.array([octets[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)], np.str_)
+    receipt = store.receipt(folder, NAMES_PART)
+    if receipt is None:
+        raise missing_receipt(folder, NAMES_PART).error(str(store.location))
+    high = receipt["arrays"]["ends"]["shape"][0] if high is None else high
+    ends = store.read_rows(folder, NAMES_PART, "ends", max(low - 1, 0), high).tolist()
+    limits = ends if low else [0, *ends]
+    octets, first = store.read_rows(folder, NAMES_PART, "text", limits[0], limits[-1]).tobytes(), limits[0]
+    names = [octets[a - first : b - first].decode("utf-8", "surrogatepass") for a, b in itertools.pairwise(limits)]
+    return np.array(names, np.str_)

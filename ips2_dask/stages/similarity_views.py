@@ -99,15 +99,17 @@ def numbered_parts(context: Context) -> Iterator[Similarities]:
         yield Similarities(i, j, *values)
 
 
+def stored_values(context: Context, b: int, kind: str) -> AnyArray:
+    """S, V or U at the entries of partition b, of a run that does not keep all pairs."""
+    values = np.asarray(context.fetch("fuse", f"fused-{part_name(b)}" if kind == "fused" else b, kind))
+    return values / context.facts["fuse"]["largest"] if kind == "high_order" else values
+
+
 def _sparse_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
     for b in range(context.n_partitions):
         entries = np.asarray(context.read("fuse", b, "entries")).astype(np.int64)
         off_diagonal = entries[:, 0] != entries[:, 1]
-        names = (part_name(b), part_name(b), f"fused-{part_name(b)}")
-        S, V, U = (
-            np.asarray(context.read("fuse", p, kind))[off_diagonal] for p, kind in zip(names, KINDS, strict=True)
-        )
-        yield entries[off_diagonal].T, [S, V / context.facts["fuse"]["largest"], U]
+        yield entries[off_diagonal].T, [stored_values(context, b, kind)[off_diagonal] for kind in KINDS]
 
 
 def _dense_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
@@ -128,7 +130,7 @@ def fused_entries(context: Context) -> Iterator[tuple[AnyArray, AnyArray]]:
     """
     for b in range(context.n_partitions):
         entries = np.asarray(context.fetch("fuse", b, "entries"))
-        values = np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused"))
+        values = stored_values(context, b, "fused")
         yield user_numbers(context, entries[values != 0].T), values[values != 0]
 
 
@@ -137,13 +139,10 @@ def read_similarity(context: Context, name: str) -> sp.csr_array | AnyArray:
     if context.facts["fuse"]["dense"]:
         dense: AnyArray = context.read_all("fuse", name)
         return dense
-    prefix = "fused-" if name == "fused" else ""
-    scale = context.facts["fuse"]["largest"] if name == "high_order" else 1.0
 
     def parts() -> Iterator[Part]:
         for b in range(context.n_partitions):
-            entries = np.asarray(context.read("fuse", b, "entries"))
-            yield entries, np.asarray(context.read("fuse", f"{prefix}{part_name(b)}", name)) / scale
+            yield np.asarray(context.read("fuse", b, "entries")), stored_values(context, b, name)
 
     return symmetric_csr(parts, context.m)
 

@@ -1,49 +1,33 @@
-"""Views of the stored graph and tensor, each made once in a process: neighbourhoods, pairs, R and its operators."""
+"""Views of the stored tensor: pairs, R and its operators, and rows of the pair Laplacian near a range of samples.
+
+A task of the latter goes over the pairs of its range once: no product with all pairs is made where labels are all that
+is wanted. It sums each row over all neighbourhoods that hold the pair, in the order of their centres, whatever the
+range is.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import components
+from ips2_dask.kernels import components, ritz
 from ips2_dask.kernels.eigen import Known
-from ips2_dask.kernels.operator import NeighborhoodOperator, assemble_normalized
-from ips2_dask.kernels.sparse import Reverse, assemble, reverse_lists
+from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator, NeighborhoodOperator, assemble_normalized
+from ips2_dask.kernels.sparse import assemble, distinct, places, rows_between
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
+from ips2_dask.stages.chunks import START, rows_at
+from ips2_dask.stages.near import centers_of, lists_of, neighborhoods
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.typing import Float32, Float64, Int32, Int64
+from ips2_dask.typing import Float, Float32, Float64, Int32, Int64
 
 PAIRS_AT_ONCE = 1 << 21
 """Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
-
-
-class _Neighborhoods(NamedTuple):
-    """Neighbourhoods N (m, k), and the lists of those that hold each sample."""
-
-    N: Int32
-    reverse: Reverse
-
-
-def neighborhoods(context: Context, n: int, prefix: str = "") -> _Neighborhoods:
-    """The first n columns of the stored graph, the sample itself among them, and their reverse lists.
-
-    ``prefix`` names lists of an earlier round of refinement.
-    """
-
-    def make() -> _Neighborhoods:
-        N = np.empty((context.m, min(n, context.m)), np.int32)
-        for b in range(context.n_partitions):
-            low, high = context.span(b)
-            N[low:high] = context.read("neighbors", f"{prefix}{part_name(b)}", "indices")[:, :n]
-        return _Neighborhoods(N, reverse_lists(N))
-
-    name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    view: _Neighborhoods = context.cached("neighbors", name, make, size, "samples")
-    return view
 
 
 def read_pairs(context: Context) -> Int32:
@@ -59,7 +43,7 @@ def restricted_tensor(context: Context) -> sp.csr_array:
     """
 
     def make() -> sp.csr_array:
-        parts = [triplets_of(context, b) for b in range(context.n_partitions)]
+        parts = [_triplets_of(context, b) for b in range(context.n_partitions)]
         rows, columns, values = (np.concatenate(column) for column in zip(*parts, strict=True))
         return assemble(rows, columns, values, n_pairs(context))
 
@@ -78,7 +62,7 @@ def n_pairs(context: Context) -> int:
     return int(context.facts["tensor"]["pair_offsets"][-1])
 
 
-def triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
+def _triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
     """Entries of R that partition b owns: as stored, or made anew from its blocks."""
     if context.choices.operator == "triplets":
         names = ("indices_0", "indices_1", "values")
@@ -174,26 +158,133 @@ def components_of(context: Context, samples: NDArray[np.integer]) -> components.
     return division.of(context.rows_of("assemble", "components", samples, "components-"))
 
 
-def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.integer] | None:
-    """How many rows of the input ascending samples stand for, (samples,), or None where each is one."""
-    return context.copies_at(samples) if context.merged else None
-
-
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
     """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
     divided = components_of(context, pairs[:, 0])
     return np.where(divided.inside, degrees, 0.0) if divided.islands else degrees
 
 
-def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
+def known_vectors(context: Context, pairs: Int32, degrees: Float64) -> Known:
     """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
     divided = components_of(context, pairs[:, 0])
     label = divided.of_vectors
     if len(label) and (label == label[0]).all():
         label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
-    return Known(np.sqrt(degrees) * unit(pairs), label, divided.large, volumes)
+    return Known(np.sqrt(degrees) * unit(pairs), label, divided.large)
 
 
 def unit(pairs: Int32) -> Float64:
     """The all-ones vector in the basis of R, sqrt(2) for i < j, 1 for i = j: docs/method.md, The restricted basis."""
     return np.where(pairs[:, 0] == pairs[:, 1], 1.0, np.sqrt(2.0))
+
+
+# ---- rows of the pair Laplacian near a range of samples
+
+
+class _NearPairs(NamedTuple):
+    """The rows of R of a range of samples' pairs, over the pairs that they touch."""
+
+    operator: ChunkOperator | ChunkMatrix
+    touched: Int64
+    """Numbers of the touched pairs, ascending."""
+    pairs: Int32
+    """Their samples (i, j)."""
+
+    @property
+    def own(self) -> slice:
+        """The range's own pairs among them."""
+        return self.operator.own
+
+
+def _pair_span(context: Context, low: int, high: int) -> tuple[int, int]:
+    """Number of the first pair of samples low .. high - 1, and one past their last: a pair is its first sample's."""
+    offsets = context.facts["tensor"]["pair_offsets"]
+
+    def first_pair(sample: int) -> int:
+        b = int(np.searchsorted(context.bounds, sample, side="right")) - 1
+        if sample == context.bounds[b]:
+            return int(offsets[b])
+        firsts = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))[:, 0]
+        return int(offsets[b] + np.searchsorted(firsts, sample))
+
+    return first_pair(low), first_pair(high)
+
+
+def near_pairs(context: Context, low: int, high: int) -> _NearPairs:
+    """The rows of the pairs of samples low .. high - 1, not normalised.
+
+    With C centres and q = k (k + 1) / 2 it takes the larger of 32 bytes for each pair of the partitions near them, of
+    2^21 at most, with C (8 q + 4 k) bytes, and C (20 q + 2 k (k - 1)) bytes with 8 for each touched pair.
+    """
+    params, span = context.params, _pair_span(context, low, high)
+    centers = centers_of(context, low, high, params.n_neighbors)
+    if context.choices.operator == "triplets":
+        return _near_triplets(context, centers, *span)
+    lists = lists_of(context, centers, params.n_neighbors)
+    touched = distinct(numbered_ids(context, lists))
+    pairs = _pairs_at(context, touched)
+    local = pair_ids(lists, pairs)
+    first, last = np.searchsorted(touched, span).tolist()
+    blocks, owned = (context.rows_of("tensor", name, centers) for name in ("blocks", "owned"))
+    operator = ChunkOperator(
+        blocks, owned, local, slice(first, last), min(params.n_neighbors, context.m), params.sigma, params.epsilon
+    )
+    return _NearPairs(operator, touched.astype(np.int64, copy=False), pairs)
+
+
+def _near_triplets(context: Context, centers: Int64, low: int, high: int) -> _NearPairs:
+    """The same from the stored triplets of the partitions of the ``centers``, as CSR."""
+    parts = [rows_between(*_triplets_of(context, int(b)), low, high) for b in np.unique(context.owner(centers))]
+    rows, columns, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+    touched = np.union1d(columns, np.arange(low, high))
+    matrix = sp.coo_array((values, (rows, np.searchsorted(touched, columns))), shape=(high - low, len(touched))).tocsr()
+    matrix.sort_indices()
+    first, last = np.searchsorted(touched, (low, high)).tolist()
+    return _NearPairs(ChunkMatrix(matrix, slice(first, last)), touched, _pairs_at(context, touched))
+
+
+# ---- stored arrays of pairs, at any ascending numbers of pairs
+
+
+def _pairs_at(context: Context, rows: NDArray[np.integer]) -> Int32:
+    """Samples (i, j) of ascending numbers of pairs: (rows, 2) int32."""
+    offsets = context.facts["tensor"]["pair_offsets"]
+    return np.asarray(context.rows_of("tensor", "pairs", rows, "pairs-", bounds=offsets))
+
+
+def degrees_at(context: Context, rows: NDArray[np.integer], pairs: Int32) -> Float64:
+    """Degrees of the ``pairs`` with these ascending numbers, as the solver normalises by them: (rows,)."""
+    degrees = np.asarray(context.rows_of("assemble", "degrees", rows, bounds=context.facts["tensor"]["pair_offsets"]))
+    return solved_degrees(context, pairs, degrees) if component_division(context).islands else degrees
+
+
+def pair_degrees(context: Context, b: int) -> TaskResult:
+    """Degrees of partition b's pairs in the full T-hat, and how many of them are zero."""
+    near = near_pairs(context, *context.span(b))
+    units = unit(near.pairs)
+    sums = near.operator.product(units[:, None], np.ones(len(units)))[:, 0] / units[near.own]
+    return {"degrees": sums}, {"empty": int(np.count_nonzero(sums == 0))}
+
+
+# ---- eigenvectors or Ritz vectors at pairs
+
+
+def graph_rows(context: Context, samples: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Rows of w at ascending samples: (samples, columns) float32."""
+    w: NDArray[np.float32] = rows_at(context, "eigen", "start", samples, START)
+    return w
+
+
+def pair_vectors(context: Context, b: int, pairs: Int32, root: Float64, columns: int) -> Callable[[slice], Float]:
+    """The leading vectors outside those of the components at some of partition b's pairs, (pairs, columns), by slices.
+
+    ``pairs`` (pairs, 2): those of partition b; ``root`` (pairs,): sqrt(degree) unit.
+    """
+    if context.choices.exact:
+        stored = np.asarray(context.read("eigen", b, "vectors"))[:, :columns]
+        return lambda some: stored[some]
+    rotation, shift = (np.asarray(context.read("eigen", "whole", name))[:, :columns] for name in ("rotation", "shift"))
+    samples = distinct(pairs)
+    of_samples = shift[components_of(context, samples).of_vectors]
+    z, (i, j) = ritz.rotated(graph_rows(context, samples), rotation, of_samples), places(samples, pairs).T
+    return lambda some: (z[i[some]] + z[j[some]]) * root[some, None]

@@ -8,6 +8,7 @@ not depend on partitions, chunks or workers. Of a dense U each sample's largest 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +17,12 @@ from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Handle, Report
 from ips2_dask.kernels import rounding as kernel
+from ips2_dask.kernels.eigen import State
 from ips2_dask.kernels.sparse import product
-from ips2_dask.stages import fused_rows, label_parts
-from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touched
-from ips2_dask.stages.checkpoints import StoredBlocks, block_part
-from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
-from ips2_dask.stages.chunks import n_chunks, of_chunks, sample_bounds, write_rows
-from ips2_dask.store.base import MemoryStore, present
+from ips2_dask.stages import label_parts
+from ips2_dask.stages.block_tasks import Block, Halo, Needed, on_touched
+from ips2_dask.stages.chunk_levels import needed_rows
+from ips2_dask.stages.chunks import Checkpoints, StoredBlocks, n_chunks, of_chunks, sample_bounds, write_rows
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import Float32, Int32
@@ -34,22 +34,19 @@ these."""
 RENEWED = "shares-between"
 """The name of blocks that are stored since a walk has many tasks."""
 
-MARK = "walk"
-"""The part that says after how many products the stored blocks were made; it is written when all are stored."""
-
 
 # ---- what walks in chunks do on a chunk. Chunk g has n_g samples
 
 
 def walk_rows(context: Context, g: int) -> sp.csr_array:
     """The rows of P = D^-1 U of chunk g, without edges that the solve alone has: CSR (n_g, touched) float32."""
-    return kernel.walk_matrix(fused_rows.affinity_rows(context, g))
+    return kernel.walk_matrix(label_parts.affinity_rows(context, g))
 
 
-def _walk_needed(context: Context, g: int) -> dict[int, Int32]:
+def _walk_needed(context: Context, g: int) -> Needed:
     """The rows of every other chunk that chunk g touches."""
-    bounds, among = sample_bounds(context), fused_rows.touched(context, g)
-    return needed_rows(among, np.searchsorted(among, bounds).tolist(), bounds, g)
+    bounds, among = sample_bounds(context), label_parts.fused_touched(context, g)
+    return needed_rows(among, bounds, g)
 
 
 class _Leaves(NamedTuple):
@@ -59,14 +56,13 @@ class _Leaves(NamedTuple):
     labels: Int32
 
 
-def step(
-    matrix: sp.csr_array, leaves: _Leaves | None, own: Float32, around: Around, needed: Needed, *others: Float32
-) -> Float32:
+@on_touched
+def step(F: Float32, matrix: sp.csr_array, leaves: _Leaves | None) -> Float32:
     """The shares (n_g, c) after one more product; rows that are known from the leaves of a tree are set back.
 
     Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
     """
-    F = np.asarray(product(matrix, touched(own, around, needed, others)), np.float32)
+    F = np.asarray(product(matrix, F), np.float32)
     if leaves is not None:
         F[leaves.rows] = kernel.one_hot(leaves.labels, F.shape[1])
     return F
@@ -102,18 +98,13 @@ def leaf_shares(context: Context, g: int, leaves: _Leaves) -> Float32:
     return F
 
 
-def _place(products: int) -> str:
-    """The name of the block after so many products."""
-    return f"walk-{products:04d}"
-
-
 def reached(context: Context, g: int, F: Float32) -> int:
     """Samples of chunk g's block (n_g, c) with a share that is not zero."""
     del context, g
     return int(F.any(axis=1).sum())
 
 
-def _store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> dict[str, Receipt]:
+def _store_walked(context: Context, g: int, F: Float32, leaves: str, prefix: str) -> dict[str, Receipt]:
     """Store by piece the cluster of the largest share, -1 without any; a tree's leaves have labels already.
 
     Returns the receipts of the parts.
@@ -124,7 +115,7 @@ def _store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32
     return write_rows(context, g, "label", prefix, "labels", walked)
 
 
-def _store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> dict[str, Receipt]:
+def _store_shares(context: Context, g: int, F: Float32, prefix: str, numbers: Int32) -> dict[str, Receipt]:
     """Store the shares (n_g, c) of chunk g by piece; returns the receipts of the parts."""
     F = kernel.with_own(F, _labels(context, g, prefix, numbers))
     return write_rows(context, g, "label", label_parts.SHARES, "shares", F)
@@ -135,154 +126,88 @@ def _store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Floa
 
 def _largest_degree(context: Context, g: int) -> float:
     """The largest degree in U of chunk g's samples."""
-    return float(np.asarray(fused_rows.cut_rows(context, g).sum(axis=1)).max(initial=0.0))
+    return float(np.asarray(label_parts.cut_rows(context, g).sum(axis=1)).max(initial=0.0))
 
 
 def _cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
     """The share of chunk g's rows of U in the normalised cut, as whole numbers, from the labels with this prefix."""
-    among, (low, high) = fused_rows.touched(context, g), sample_bounds(context)[g : g + 2]
+    among, (low, high) = label_parts.fused_touched(context, g), sample_bounds(context)[g : g + 2]
     labels = np.asarray(context.rows_of("label", "labels", among, prefix))
     own = labels[slice(*np.searchsorted(among, (low, high)))]
-    return kernel.cut_sums(fused_rows.cut_rows(context, g), labels, own, context.params.n_clusters, scale)
+    return kernel.cut_sums(label_parts.cut_rows(context, g), labels, own, context.params.n_clusters, scale)
 
 
 class Walk:
     """Walks on a U whose rows are in chunks and never gathered.
 
     Labels are parts by partition, named by their prefix: no process holds those of all samples.
-
-    Parameters
-    ----------
-    context : Context
-    executor : Executor
-    report : Report
     """
 
     def __init__(self, context: Context, executor: Executor, report: Report) -> None:
-        fused_rows.store_all(context, executor, report)
-        self._context, self._executor = context, of_chunks(context, executor)
-        executor = self._executor
+        label_parts.store_fused_rows(context, executor, report)
+        self._open(context, of_chunks(context, executor))
+
+    def _open(self, context: Context, executor: Executor) -> None:
+        self._context, self._executor, self._chunks = context, executor, range(n_chunks(context))
         self._shared = executor.share(context)
         self._stored = StoredBlocks(context, "label", executor)
-        self._chunks = range(n_chunks(context))
         self._matrix: list[Handle] = []
         self._halo: Halo | None = None
         self._scale: float | None = None
 
     def close(self) -> None:
         """Let go of the matrix, and of what blocks between products were stored in."""
-        if self._halo is not None and self._halo.n_tasks * kernel.WALK > MOST_TASKS:
+        if self._halo is not None and self._halo.is_long(kernel.WALK):
             self._stored.drop([RENEWED], len(self._chunks))
         self._matrix, self._halo = [], None
 
-    def _each(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> Block:
-        """Tasks ``function(context, g, *arguments)`` for each chunk g, the last argument its block if there are any."""
-        with self._executor.batch():
-            return [
-                self._executor.submit(
-                    f"label-{function.__name__}-{g}",
-                    function,
-                    self._shared,
-                    g,
-                    *arguments,
-                    *(() if blocks is None else (blocks[g],)),
-                )
-                for g in self._chunks
-            ]
+    def _each(self, function: Callable[..., Any], *blocks: Block, also: tuple[object, ...] = ()) -> Block:
+        """Tasks ``function(context, g, *blocks[g], *also)`` for each chunk g."""
+        shared = [self._shared] * len(self._chunks)
+        return self._executor.each(f"label-{function.__name__}", function, shared, self._chunks, *blocks, also=also)
 
-    def _of_chunks(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> list[Any]:
+    def _of_chunks(self, function: Callable[..., Any], *blocks: Block, also: tuple[object, ...] = ()) -> list[Any]:
         """The results of such tasks."""
-        return self._executor.results(self._each(function, *arguments, blocks=blocks))
-
-    def _opened(self) -> Halo:
-        """The matrix and its halo, not sooner than a product is made."""
-        if self._halo is None:
-            needed = self._each(_walk_needed)
-            with self._executor.batch():
-                asked = [self._executor.submit(f"label-sources-{g}", sources_of, needed[g]) for g in self._chunks]
-            bounds = sample_bounds(self._context)
-            self._halo = Halo(self._executor, bounds, needed, self._executor.results(asked))
-            self._matrix = self._each(walk_rows)
-        return self._halo
+        return self._executor.results(self._each(function, *blocks, also=also))
 
     def _walked(self, F: Block, products: int, leaves: Block | None = None) -> Block:
-        """The block after some products, which are sent together."""
-        halo = self._opened()
-        at_once = max(1, MOST_TASKS // halo.n_tasks)
-        for begin in range(0, products, at_once):
-            with self._executor.batch():
-                for _ in range(begin, min(begin + at_once, products)):
-                    made = []
-                    for g in self._chunks:
-                        task = self._executor.submit(
-                            f"label-step-{g}",
-                            step,
-                            self._matrix[g],
-                            None if leaves is None else leaves[g],
-                            F[g],
-                            *halo.around("label", F, g),
-                        )
-                        made.append(task)
-                    F = made
-            if begin + at_once < products:
-                (F,) = self._stored.renewed(RENEWED, [F])
-        return F
+        """The block after some products. The matrix and its halo are made with the first one."""
+        if self._halo is None:
+            self._halo = Halo(self._executor, "label", sample_bounds(self._context), self._each(_walk_needed))
+            self._matrix = self._each(walk_rows)
+        halo, leaves, blocks = self._halo, leaves or [None] * len(F), [F]
+        del F
+
+        def multiplied(blocks: list[Block], _: object) -> list[Block]:
+            return [halo.each("label-step", step, blocks[0], self._matrix, leaves, small=False)]
+
+        halo.repeat(multiplied, blocks, range(products), partial(self._stored.renewed, RENEWED))
+        return blocks[0]
 
     # ---- labels of all samples
 
     def spread(self, leaves: str, prefix: str) -> None:
         """Store labels of all samples from those of a tree's leaves: that of the largest share, -1 where none reaches.
 
-        Blocks are stored now and then, and a run that was stopped goes on from the last ones.
-
-        Parameters
-        ----------
-        leaves : str
-            The part of the tree.
-        prefix : str
-            Of the parts to store.
+        Blocks are stored now and then, and a run that was stopped goes on from the last ones. ``leaves``: the part of
+        the tree; ``prefix``: of the parts to store.
         """
-        known = self._each(_leaves_of, leaves)
-        products, F = self._latest() or (0, self._each(leaf_shares, blocks=known))
+        known = self._each(_leaves_of, also=(leaves,))
+        states, none = Checkpoints(self._context, "label", self._stored, "walk"), np.empty(0)
+        state = states.latest() or State(self._each(leaf_shares, known), none, none, 0.0, 0, [])
         n_before = -1
         while True:
-            more = STEPS - products % STEPS if products < kernel.SPREAD_PRODUCTS else 1
-            F, products = self._walked(F, more, known), products + more
-            if products % STEPS == 0:
-                F = self._store(F, products)
-            if products >= kernel.SPREAD_PRODUCTS:
-                n_reached = sum(self._of_chunks(reached, blocks=F))
+            more = STEPS - state.products % STEPS if state.products < kernel.SPREAD_PRODUCTS else 1
+            state = State(self._walked(state.y, more, known), none, none, 0.0, state.products + more, [])
+            if state.products % STEPS == 0:
+                states.keep(state)
+            if state.products >= kernel.SPREAD_PRODUCTS:
+                n_reached = sum(self._of_chunks(reached, state.y))
                 if n_reached in (n_before, self._context.m):
                     break
                 n_before = n_reached
-        self._context.cache_receipts("label", self._of_chunks(_store_walked, leaves, prefix, blocks=F))
-        folder = self._context.folders["label"]
-        self._context.store.drop_many(folder, [MARK, *self._block_parts(products - products % STEPS)])
-
-    def _block_parts(self, products: int) -> list[str]:
-        return [block_part(_place(products), g) for g in self._chunks]
-
-    def _store(self, F: Block, products: int) -> Block:
-        """Store the blocks and then `MARK`, delete the blocks stored before, and return the ones that are stored."""
-        context = self._context
-        if isinstance(context.store, MemoryStore):
-            return F
-        folder = context.folders["label"]
-        self._stored.store(_place(products), F)
-        context.store.drop(folder, MARK)
-        context.store.write(folder, MARK, {}, {"products": products})
-        context.store.drop_many(folder, self._block_parts(products - STEPS))
-        return self._stored.read(_place(products), len(F))
-
-    def _latest(self) -> tuple[int, Block] | None:
-        """The blocks that were stored last, after so many products."""
-        context = self._context
-        mark = context.receipt("label", MARK)
-        products = 0 if mark is None else int(mark["facts"]["products"])
-        parts = self._block_parts(products)
-        if not products or len(present(context.store, context.folders["label"], parts)) < len(parts):
-            return None
-        return products, self._stored.read(_place(products), len(parts))
+        self._context.cache_receipts("label", self._of_chunks(_store_walked, state.y, also=(leaves, prefix)))
+        states.drop()
 
     # ---- cuts
 
@@ -290,7 +215,7 @@ class Walk:
         """The normalised cut of the labels in the parts with this prefix, summed over the chunks."""
         if self._scale is None:
             self._scale = kernel.power_above(max(1.0, *self._of_chunks(_largest_degree)))
-        parts = self._of_chunks(_cut_sums, prefix, self._scale)
+        parts = self._of_chunks(_cut_sums, also=(prefix, self._scale))
         within, volume = (
             [sum(map(int, column)) for column in zip(*(part[i] for part in parts), strict=True)] for i in (0, 1)
         )
@@ -303,5 +228,5 @@ class Walk:
 
         ``numbers``, (c,) int32, are the final numbers of the clusters.
         """
-        F = self._walked(self._each(first_shares, prefix, numbers), kernel.WALK)
-        self._context.cache_receipts("label", self._of_chunks(_store_shares, prefix, numbers, blocks=F))
+        F = self._walked(self._each(first_shares, also=(prefix, numbers)), kernel.WALK)
+        self._context.cache_receipts("label", self._of_chunks(_store_shares, F, also=(prefix, numbers)))

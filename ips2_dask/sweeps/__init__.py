@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, SerialExecutor
-from ips2_dask.executors.workers import check_client
+from ips2_dask.executors.failures import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.prepare import GivenMatrix, check_machines, open_inputs, prepare
 from ips2_dask.pipeline.run import needed_bytes, on_client, run_each

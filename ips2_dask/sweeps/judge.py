@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ips2_dask.executors.failures import RETRIES, losses
-from ips2_dask.executors.workers import known_workers
+from ips2_dask.executors.failures import RETRIES, known_workers, losses
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.validity import modularity, replicate, replicate_rows
 from ips2_dask.metrics import scores_of_table

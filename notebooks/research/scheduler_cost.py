@@ -37,7 +37,8 @@ from ips2_dask.kernels.fusion import solved_pairs
 from ips2_dask.kernels.parallel import grid_rows, whole_blocks
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices, choose
-from ips2_dask.stages import checkpoints, sample_space
+from ips2_dask.stages import chunk_levels, chunks, embedding
+from ips2_dask.stages import eigen as eigen_stage
 from ips2_dask.stages.chunk_levels import ChunkedGraph
 from ips2_dask.stages.walk import Walk
 from ips2_dask.store.context import Context
@@ -111,10 +112,8 @@ class _Enough(Exception):
 class _Walk(Walk):
     """The walks of a run whose rows of U are stored."""
 
-    def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
-        self._context, self._executor, self._shared = context, executor, executor.share(context)
-        self._chunks, self._matrix, self._halo = range(solve.chunks), [], None
-        self._stored = checkpoints.StoredBlocks(context, "label", executor)
+    def __init__(self, context: Context, executor: DaskExecutor) -> None:
+        self._open(context, executor)
 
 
 class _Run:
@@ -122,13 +121,13 @@ class _Run:
 
     def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
         self._context, self._executor, self._solve = context, executor, solve
-        self._opened: tuple[ChunkedGraph, checkpoints.Chunked] | None = None
+        self._opened: tuple[ChunkedGraph, chunks.Checkpoints] | None = None
 
     def _graph(self, name: str) -> ChunkedGraph:
-        chunk_of = {"graph": sample_space.graph_chunk, "fused": sample_space.fused_chunk}[name]
+        chunk_of = {"graph": eigen_stage.graph_chunk, "fused": embedding.fused_chunk}[name]
         stage = {"graph": "eigen", "fused": "label"}[name]
-        self._stored = checkpoints.StoredBlocks(self._context, stage, self._executor)
-        return sample_space.open_graph(self._context, self._executor, name, chunk_of, 1, self._stored)
+        self._stored = chunks.StoredBlocks(self._context, stage, self._executor)
+        return chunk_levels.open_graph(self._context, self._executor, name, chunk_of, 1, self._stored)
 
     def _start(self, graph: ChunkedGraph) -> levels.Start:
         found = levels.start(graph, self._solve.columns, self._solve.columns * 2 // 3, 0)
@@ -139,13 +138,13 @@ class _Run:
         """The sample graph's eigenvectors, stored."""
         graph = self._graph("graph")
         found = self._start(graph)
-        graph.for_each(sample_space.store_start_rows, found.y, self._context, self._solve.columns)
+        graph.for_each(eigen_stage.store_start_rows, found.y, self._context, self._solve.columns)
         return found.products
 
     def embedding(self) -> int:
         """The eigenvectors of U; what is stored of the last state is kept for `filter`."""
         graph = self._graph("fused")
-        states = checkpoints.Chunked(self._context, self._stored, self._solve.chunks)
+        states = chunks.Checkpoints(self._context, "label", self._stored)
         self._opened, made = (graph, states), []
 
         def checkpoint(state: eigen.State) -> None:
@@ -161,7 +160,7 @@ class _Run:
 
     def walk(self) -> int:
         """Labels of all samples, and their shares of the clusters."""
-        walk = _Walk(self._context, self._executor, self._solve)
+        walk = _Walk(self._context, self._executor)
         made: list[int] = []
         walked = walk._walked
 

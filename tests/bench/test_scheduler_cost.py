@@ -60,10 +60,9 @@ def test_gram_matrices_of_all_chunks_sum_up_to_what_a_solver_can_go_on_with(tmp_
     solve = Solve(CHUNKS, 1000, NEAR, 8)
     with cluster.simulated_cluster(2, solve, tmp_path) as simulated:
         executor = DaskExecutor(simulated.client)
-        sources = [dict.fromkeys(solve.near_to(g, 0), 10) for g in range(CHUNKS)]
         bounds = [1000 * g for g in range(CHUNKS + 1)]
         handles = [executor.share(g) for g in range(CHUNKS)]
-        space = TaskSpace("some", Halo(executor, bounds, handles, sources), handles, handles, 1)
+        space = TaskSpace("some", Halo(executor, "some", bounds, handles), handles, handles, 1)
         y = space.random(8, 0)
         np.testing.assert_allclose(space.gram(y, y), np.eye(8))
         values = np.diag(space.gram(y, space.apply(y)))

@@ -23,7 +23,7 @@ from shell import groups
 import ips2_dask
 from ips2_dask import Params, Resources
 from ips2_dask.progress import Progress
-from ips2_dask.stages import checkpoints
+from ips2_dask.stages import chunks
 from ips2_dask.store import lock
 from ips2_dask.store.layout import STAGES
 
@@ -55,10 +55,7 @@ class _Watch(Progress):
 @contextlib.contextmanager
 def by_no_clock() -> Iterator[None]:
     """While this lasts, a lock has no heartbeat and a solve stores no state on its way."""
-    with (
-        mock.patch.object(lock, "HEARTBEAT", 3600.0),
-        mock.patch.object(checkpoints._Checkpoints, "keep", return_value=None),
-    ):
+    with mock.patch.object(lock, "HEARTBEAT", 3600.0), mock.patch.object(chunks.Checkpoints, "keep", return_value=None):
         yield
 
 

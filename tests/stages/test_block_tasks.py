@@ -20,7 +20,7 @@ from ips2_dask.kernels.parallel import threads
 from ips2_dask.kernels.sparse import normalized
 from ips2_dask.stages import block_tasks
 from ips2_dask.stages.block_tasks import Halo, Rows, TaskSpace
-from ips2_dask.stages.chunk_levels import needed_rows, sources_of
+from ips2_dask.stages.chunk_levels import needed_rows
 
 Array = npt.NDArray[Any]
 BOUNDS = [0, 90, 91, 200, 280, 400]
@@ -55,7 +55,7 @@ def task_space(executor: Executor, kind: type = np.int32) -> TaskSpace:
     A = similarity()
     L, m = normalized(A, np.asarray(A.sum(axis=1), np.float64).ravel()), BOUNDS[-1]
     volumes = known(A, 0, m).volume
-    rows, needed, sources, vectors = [], [], [], []
+    rows, needed, vectors = [], [], []
     for g, (low, high) in enumerate(itertools.pairwise(BOUNDS)):
         among = np.union1d(L[low:high].indices, np.arange(low, high))
         own = L[low:high]
@@ -63,11 +63,11 @@ def task_space(executor: Executor, kind: type = np.int32) -> TaskSpace:
         matrix = sp.csr_array((own.data, indices, indptr), shape=(high - low, len(among)))
         cuts = np.searchsorted(among, BOUNDS).tolist()
         rows.append(executor.share(Rows(matrix, cuts[g])))
-        needed.append(executor.share(some := needed_rows(among, cuts, BOUNDS, g)))
-        sources.append(sources_of(some))
+        needed.append(executor.share(needed_rows(among, BOUNDS, g)))
         vectors.append(executor.share(known(A, low, high, volumes)))
-    assert 4 not in sources[0]
-    return TaskSpace("test", Halo(executor, BOUNDS, needed, sources), rows, vectors, COUNT)
+    halo = Halo(executor, "test", BOUNDS, needed)
+    assert 4 not in halo._sources[0]
+    return TaskSpace("test", halo, rows, vectors, COUNT)
 
 
 def gathered(space: TaskSpace, y: list[Any]) -> Array:
@@ -162,18 +162,17 @@ def test_workers_give_the_bits_of_one_process(columns: int, dask_executor: DaskE
 
 
 @pytest.mark.slow
-def test_a_filter_is_the_same_in_parts_that_are_waited_for(
+def test_a_filter_is_the_same_in_parts_that_are_sent_alone(
     dask_executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = task_space(SerialExecutor())
     whole = gathered(space, space.filter(space.random(8, 0), STEPS))
     monkeypatch.setattr(block_tasks, "MOST_TASKS", 1)
-    waited: list[int] = []
-    wait = DaskExecutor.wait
-    monkeypatch.setattr(DaskExecutor, "wait", lambda self, some: waited.append(len(some)) or wait(self, some))
+    renewed: list[int] = []
     space = task_space(dask_executor)
+    space._renewed = lambda name, blocks: renewed.append(len(blocks)) or blocks
     parts = gathered(space, space.filter(space.random(8, 0), STEPS))
-    assert waited == [len(BOUNDS) - 1] * (len(STEPS) - 1)
+    assert renewed == [2] * (len(STEPS) - 1)
     assert parts.tobytes() == whole.tobytes()
 
 

@@ -17,8 +17,7 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import levels
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.stages import chunk_levels
-from ips2_dask.stages.block_tasks import Halo, Rows
-from ips2_dask.stages.chunk_levels import ChunkedGraph, CoarseChunk, Nodes, WholeGraph, field, needed_rows, sources_of
+from ips2_dask.stages.chunk_levels import ChunkedGraph, CoarseChunk, Nodes, WholeGraph, chunk_of_rows
 
 Array = npt.NDArray[Any]
 BOUNDS = [0, 250, 300, 301, 640, 900]
@@ -62,18 +61,13 @@ class Case:
         matrix = sp.csr_array(
             (own.data, np.searchsorted(among, own.indices).astype(np.int32), own.indptr), shape=(high - low, len(among))
         )
-        cuts = np.searchsorted(among, BOUNDS).tolist()
         nodes = Nodes(self.degrees[low:high], self.label[low:high], self.samples[low:high])
-        return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, BOUNDS, g))
+        return chunk_of_rows(matrix, among, nodes, BOUNDS, g)
 
     def chunked(self, executor: Executor | None = None) -> ChunkedGraph:
         executor = executor or SerialExecutor()
         chunks = [executor.submit(f"chunk-{g}", self.chunk, g) for g in range(len(BOUNDS) - 1)]
-        rows, nodes, needed = (
-            [executor.submit("part-0", field, chunk, name) for chunk in chunks] for name in CoarseChunk._fields
-        )
-        sources = executor.results([executor.submit("sources-0", sources_of, some) for some in needed])
-        return ChunkedGraph("graph", Halo(executor, BOUNDS, needed, sources), rows, nodes, self.count, SEED)
+        return ChunkedGraph("graph", executor, BOUNDS, chunks, self.count, SEED)
 
 
 CASES = {

@@ -18,7 +18,6 @@ from ips2_dask.plan.choices import Choices
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import ingest_duplicates
 from ips2_dask.stages.similarity_views import read_affinity
-from ips2_dask.stages.views import copies_of
 from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 
@@ -162,7 +161,7 @@ def test_samples_are_numbered_by_their_first_rows(values: int, merges: bool, mon
     for low, high in ((0, 300), (65, 75), (140, 141), (0, 70), (290, 300)):
         np.testing.assert_array_equal(found.distinct_places(low, high), place[low:high])
     some = np.arange(0, found.m, 2)
-    np.testing.assert_array_equal(copies_of(found, some), np.bincount(sample)[some])
+    np.testing.assert_array_equal(found.copies_at(some), np.bincount(sample)[some])
 
 
 def test_zero_equals_negative_zero_and_digests_follow_rows() -> None:

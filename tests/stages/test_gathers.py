@@ -57,7 +57,7 @@ def test_the_result_of_a_task_that_stays_with_its_worker_is_seen() -> None:
     recorder = gathers.Recorder()
     with gathers.workers_here() as client, gathers.recording(recorder):
         executor = DaskExecutor(client)
-        executor.wait([executor.submit("made-0", np.zeros, 7)])
+        executor.results([executor.submit("none-0", len, [executor.submit("made-0", np.zeros, 7)])])
     assert recorder.sizes[gathers.Entry("prepare", "task", "result of made-#")] == gathers.Size(7, 56)
 
 

@@ -301,8 +301,8 @@ def test_no_array_of_the_stage_grows_with_the_samples(monkeypatch: pytest.Monkey
     assert many["joins"] < 16 * 60 * 30  # the same of a group of partitions
     by_number_of_partitions = {
         "crossings",
-        "reached_start",
-        "reached_by",
+        "source_offsets",
+        "sources",
         "pieces",
         "piece_rows",
         "piece_component",

@@ -19,7 +19,7 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.sparse import rows_between
 from ips2_dask.plan.choices import choose
 from ips2_dask.plan.plan import make_plan
-from ips2_dask.stages import pair_rows
+from ips2_dask.stages import views
 
 Array = npt.NDArray[Any]
 OPERATORS = ("triplets", "matrix-free")
@@ -52,7 +52,7 @@ def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str,
     np.testing.assert_allclose(found.degrees, reference.degrees(R, pairs), rtol=1e-4)
     x = np.random.default_rng(k).normal(size=(len(pairs), 3))
     for low, high in itertools.pairwise([0, 7, 50, 51, 120, 150]):  # of samples, whatever the partitions are
-        near = pair_rows.near_pairs(found._context, low, high)
+        near = views.near_pairs(found._context, low, high)
         span = np.flatnonzero((pairs[:, 0] >= low) & (pairs[:, 0] < high))
         np.testing.assert_array_equal(near.touched[near.own], span)
         np.testing.assert_array_equal(near.pairs, pairs[near.touched])

@@ -149,7 +149,7 @@ def test_a_walk_on_workers_that_was_stopped_goes_on_from_its_last_blocks(
     monkeypatch.setattr(walk, "step", stopped)
     with pytest.raises(Killed):
         run(X, PARAMS, CHUNKED, store=tmp_path / "run")
-    assert list((tmp_path / "run").glob("label-*/walk-0010-c*"))
+    assert list((tmp_path / "run").glob("label-*/walk1-c*"))
     steps.clear()
     last = 10**9
     found = run(X, PARAMS, CHUNKED, store=tmp_path / "run")

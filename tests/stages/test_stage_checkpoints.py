@@ -17,11 +17,11 @@ from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels import levels
 from ips2_dask.pipeline.execution import STAGED
-from ips2_dask.stages import block_tasks, checkpoints, chunk_levels, graph_refinement, walk
-from ips2_dask.stages.checkpoints import PLACES
+from ips2_dask.stages import block_tasks, chunks, graph_refinement, walk
 from ips2_dask.store.context import part_name
 from ips2_dask.store.zarr_store import ZarrStore
 
+PLACES = ("state0", "state1")
 X: npt.NDArray[np.float64] = np.random.default_rng(7).normal(size=(300, 10))
 PARAMS = Params(n_clusters=8, tol=2e-5)
 
@@ -164,13 +164,12 @@ def test_blocks_that_are_stored_between_products_are_the_same_and_leave_nothing(
     monkeypatch.setattr(levels, "COARSEST", 60)
     monkeypatch.setattr("ips2_dask.plan.choices.EXACT_PAIRS", 0)
     found, parts, stored = [], [], []
-    store = checkpoints.StoredBlocks.store
+    store = chunks.StoredBlocks.store
     monkeypatch.setattr(
-        checkpoints.StoredBlocks, "store", lambda self, place, y: stored.append(place) or store(self, place, y)
+        chunks.StoredBlocks, "store", lambda self, place, y: stored.append(place) or store(self, place, y)
     )
     for most in (block_tasks.MOST_TASKS, 1):
-        for module in (block_tasks, chunk_levels, walk):
-            monkeypatch.setattr(module, "MOST_TASKS", most)
+        monkeypatch.setattr(block_tasks, "MOST_TASKS", most)
         folder = tmp_path / str(most)
         made = run(X, Params(n_clusters=4), Resources(partition_rows=50, vectors="chunked"), store=folder)
         found.append([made.labels.tobytes(), made.embedding.tobytes(), made.certainty.tobytes()])

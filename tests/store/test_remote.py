@@ -17,7 +17,7 @@ from zarr.storage import FsspecStore
 from ips2_dask import BadInput, Params, Resources, open_run, run
 from ips2_dask.errors import Damaged
 from ips2_dask.readers import open_source
-from ips2_dask.stages import checkpoints
+from ips2_dask.stages import chunks
 from ips2_dask.store import lock, remote
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -61,7 +61,7 @@ def test_a_partition_takes_the_same_number_of_requests_in_any_run(
 ) -> None:
     asked = list[str]()  # requests go side by side, and appending is one step
     monkeypatch.setattr(lock, "HEARTBEAT", 3600.0)  # how many there are follows the clock
-    monkeypatch.setattr(checkpoints._Checkpoints, "keep", lambda self, state: None)
+    monkeypatch.setattr(chunks.Checkpoints, "keep", lambda self, state: None)
     for verb in ("cat_file", "pipe_file", "info", "ls", "rm_file"):
         plain = getattr(MemoryFileSystem, verb)
 
