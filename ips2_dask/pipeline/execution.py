@@ -8,9 +8,10 @@ has the same bytes.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
 from ips2_dask.executors.base import Executor, SerialExecutor
@@ -25,12 +26,11 @@ from ips2_dask.readers import features_of
 from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
-from ips2_dask.store.base import MemoryStore, Parts, Store
+from ips2_dask.store.base import MemoryStore, Parts, StagedStore, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
-from ips2_dask.store.staged import StagedStore
 
 STAGED = ("assemble", "label")
 """Stages of a run in core whose parts stay in memory until they end, where this process computes them."""
@@ -98,7 +98,7 @@ class _Execution:
             choice = self._choice()
             self._go_on_as(self._prepared.with_clusters(choice["n_clusters"]), choice)
             self._manifest.write(self._store)
-        self._run_stages(STAGES[-1], len(self._manifest.stages))
+        self._take(self._stages, len(self._manifest.stages))
         if self._manifest.stages[-1]["skipped"]:  # nothing was computed: labels are read, and repaired if damaged
             try:
                 part = "rows-000000" if "buckets" in self._facts["label"] else "whole"
@@ -109,15 +109,19 @@ class _Execution:
         self._manifest.write(self._store)
         return Run(self._store, self._manifest.as_dict())
 
-    def _run_stages(self, last: str, first: int = 0) -> None:
-        """The stages in their order up to ``last``; the first ``first`` of them are done."""
-        number = first
-        while number <= STAGES.index(last):
+    @property
+    def _stages(self) -> list[Callable[[], None]]:
+        """A step for each stage."""
+        return [functools.partial(self._run_stage, name) for name in STAGES]
+
+    def _take(self, steps: Sequence[Callable[[], None]], first: int = 0) -> None:
+        """Take steps in their order, the first ``first`` of which are done; where a stage has other bytes, go back."""
+        while first < len(steps):
             try:
-                self._run_stage(STAGES[number])
-                number += 1
+                steps[first]()
+                first += 1
             except _OtherBytes as changed:
-                number = STAGES.index(str(changed)) + 1
+                first = STAGES.index(str(changed)) + 1
 
     def _store_side_inputs(self) -> None:
         """Store the names of samples and features, and the similarity and graph that the caller gave."""
@@ -146,15 +150,9 @@ class _Execution:
         choice: Document | None = (self._earlier or {}).get("choice")
         if choice is not None and (choice["key"], choice["generation"]) == (key, generation):
             return choice.copy()
-        first = 0
-        while True:
-            self._run_stages("fuse", first)
-            try:
-                evidence = self._work("label", choose.run)
-            except _OtherBytes as changed:
-                first = STAGES.index(str(changed)) + 1
-                continue
-            return {**evidence, "key": key, "generation": self._manifest.generation}
+        evidence: Document = {}
+        self._take([*self._stages[:-1], lambda: evidence.update(self._work("label", choose.run))])
+        return {**evidence, "key": key, "generation": self._manifest.generation}
 
     def _go_on_as(self, prepared: Prepared, choice: Document | None = None) -> None:
         """Go on with the number of clusters that was chosen, or with the plan for the distinct samples."""

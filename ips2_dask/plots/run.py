@@ -31,16 +31,11 @@ class Spectrum(NamedTuple):
 def spectrum(run: Run) -> Spectrum:
     """The leading eigenvalues of a run, as `eigenvalues` draws them."""
     c, gap, inner = run.params.n_sought, run.gap, run.inner_eigenvalues
-    count = 0 if run.params.tensor == "decomposable" else int(stage_facts(run)["eigen"]["components"])
+    count = 0 if run.params.tensor == "decomposable" else int(run._context.facts["eigen"]["components"])
     following = float(inner[-1] - gap) if gap is not None and len(inner) else None
     if count >= c:
         return Spectrum(inner, 0, count, following, gap, c)
     return Spectrum(np.concatenate([np.ones(count), inner]), count, 0, following, gap, c)
-
-
-def stage_facts(run: Run) -> dict[str, dict[str, Any]]:
-    """The facts that each stage of a run stored, by its name."""
-    return {stage["name"]: stage["facts"] for stage in run.manifest["stages"]}
 
 
 def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
@@ -88,7 +83,7 @@ def convergence(run: Run, ax: Axes | None = None) -> Axes:
     The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no
     such history.
     """
-    history, ax = stage_facts(run)["eigen"]["history"], axis(ax)
+    history, ax = run._context.facts["eigen"]["history"], axis(ax)
     ax.set_yscale("log")
     products, residuals = ([entry[name] for entry in history] for name in ("products", "residual"))
     ax.plot(products, residuals, marker="o", markersize=4, color=PALETTE[0], label="largest residual")

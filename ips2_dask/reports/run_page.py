@@ -16,14 +16,13 @@ from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.plan.choices import Choices, choose, partition_bounds, widest
 from ips2_dask.plots.clusters import DRAWN
-from ips2_dask.plots.run import stage_facts
 from ips2_dask.plots.style import KINDS, LAYOUTS
 from ips2_dask.readers.features import Features, joined_list
 from ips2_dask.reports.page import Bold, Code, Section, Table, figure, page
 from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.run import Run
-from ips2_dask.runs.sample import UNCERTAIN, RunSample, shown
+from ips2_dask.runs.sample import UNCERTAIN, shown
 from ips2_dask.typing import Int64
 from ips2_dask.wording import SCORES, WAYS, count, duration, option, size, stage_results, without_columns
 
@@ -56,7 +55,7 @@ class ReportData:
             left_out += [] if block.left_out is None else [int(block.left_out[own].sum())]
         self.certainty, self.unsure, self.left_out = certain / n, unsure / n, sum(left_out) if left_out else None
         self.run = run = shown(run)
-        self.is_sample = isinstance(run, RunSample)
+        self.is_sample = len(run.samples) < run._context.m
         self.facts: dict[str, Any] = run.report()
         self.stages, self.spectrum = plots.spent(run), plots.spectrum(run)
         self.similarities = plots.summarize(run, profile=run.embedding is None)
@@ -253,7 +252,7 @@ def _stages(data: ReportData) -> Section:
 
 def _eigenvalues(data: ReportData) -> Section:
     """The spectrum with the gap at c, and the solver's convergence."""
-    found, history = data.spectrum, stage_facts(data.run)["eigen"]["history"]
+    found, history = data.spectrum, data.run._context.facts["eigen"]["history"]
     caption = "The leading eigenvalues of the unfolded tensor's Laplacian"
     caption += f", those of {count(found.left_out, 'connected component')} left out" if found.left_out else ""
     drawings = [figure("eigenvalues", f"{caption}.", partial(plots.eigenvalues, found))]
@@ -268,13 +267,11 @@ def _eigenvalues(data: ReportData) -> Section:
         kind = "the next one" if number > len(found.values) else kind
         following = f"{value - values[number]:.3g}" if number < len(values) else "–"
         rows.append([str(number), f"{value:.6f}", following, kind])
-    tables = [Table("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows, (3,), folds=True)]
+    table = Table("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows, (3,), folds=True)
     if history:
         text_of = "The largest residual among the wanted pairs."
         drawings.append(figure("convergence", text_of, partial(plots.convergence, data.run)))
-        cycles = [[str(entry["products"]), f"{entry['residual']:.3g}"] for entry in history]
-        tables.append(Table("Largest wanted residual", ["products", "residual"], cycles, folds=True))
-    return Section("eigenvalues", "Eigenvalues", [text, drawings, tables])
+    return Section("eigenvalues", "Eigenvalues", [text, drawings, table])
 
 
 def _similarities(data: ReportData) -> Section:
@@ -350,20 +347,13 @@ def _embedding(data: ReportData) -> Section:
         text += f" Coordinates, silhouettes and margins are of {len(run.labels):,} samples: drawn, and the "
         text += "least certain ones."
     text += " The paler a point, the less certain its label."
-    n, drawings = found.values.shape[1], []
-    for axes in [(0, 1), (0, 2)][: max(1, n - 1)]:
+    drawings = []
+    for axes in [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]:
         a, b = axes[0] + 1, axes[1] + 1
         caption = f"Directions {a} and {b} of the {found.what}; pale points have an uncertain label."
         draw = partial(plots.embedding, run, axes=axes, precomputed=found)
         drawings.append(figure(f"embedding-{a}{b}", caption, draw, height=4.2))
-    rows = []
-    for cluster in range(len(data.sizes)):
-        some = found.values[run.labels == cluster]
-        both = zip(some.mean(axis=0), some.std(axis=0), strict=True) if len(some) else ()  # none may be shown
-        rows.append([str(cluster), *([f"{mean:.3f} ± {std:.3f}" for mean, std in both] or ["–"] * n)])
-    head = ["cluster", *(f"coordinate {n + 1}" for n in range(n))]
-    table = Table("Mean ± standard deviation of each cluster", head, rows, folds=True)
-    return Section("embedding", "Embedding", [text, drawings, table])
+    return Section("embedding", "Embedding", [text, drawings])
 
 
 def _doubtful(data: ReportData) -> Section:

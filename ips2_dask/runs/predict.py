@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.errors import BadInput
@@ -268,7 +267,8 @@ def _extend_rows(context: Context, X: Float32) -> _Extended:
         return _extended(context, X[some], indices[some], distances[some], has_shares)
 
     parts = map_chunks(extend, len(X), ROWS)
-    points = _in_order([part for part, _ in parts], sequence)
+    order = np.argsort(sequence)  # of the new samples, among the rows of all chunks
+    points = np.concatenate([part for part, _ in parts])[order]
     if not context.params.clusters_rows:
         points = normalize_rows(points)
         points[copied] = label_results.rows_at(context, "embedding", copies[copied])
@@ -277,15 +277,8 @@ def _extend_rows(context: Context, X: Float32) -> _Extended:
     found = [part for _, part in parts if part is not None]
     if not found:
         return _Extended(points, None, copies)
-    shares = _in_order(found, sequence)
+    shares = np.concatenate(found)[order]
     return _Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
-
-
-def _in_order(parts: list[Float64], sequence: NDArray[np.intp]) -> Float64:
-    """Rows of chunks, one after the other those of ``sequence``, in the order of the new samples."""
-    rows = np.empty((len(sequence), parts[0].shape[1]))
-    rows[sequence] = np.concatenate(parts)
-    return rows
 
 
 def _extended(

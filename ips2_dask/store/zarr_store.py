@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -34,7 +34,7 @@ from ips2_dask.store.integrity import (
     sealed,
 )
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching, side_by_side
+from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
 from ips2_dask.typing import AnyArray
 
 OWNER = "ips2_dask"
@@ -85,11 +85,6 @@ class ZarrStore(Store):
         (group, _), (manifest, _) = self.document("zarr.json"), self.document("manifest.json")
         marked = group is not None and OWNER in (group.get("attributes") or {})
         return marked or (manifest is not None and {"format", "created"} <= set(manifest))
-
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
-        self.cache_receipt(folder, part, receipt)
-        return receipt
 
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         parts = list(parts)
@@ -147,16 +142,7 @@ class ZarrStore(Store):
     def _reaching(self) -> contextlib.AbstractContextManager[None]:
         return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
 
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        return self._checked(folder, part, name)
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        return self._checked(folder, part, name, low, high)
-
-    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
-        return side_by_side(lambda part: self.read(folder, part, name), parts)
-
-    def _checked(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
 
         def array(receipt: Receipt) -> AnyArray:
