@@ -23,7 +23,6 @@ from ips2_dask.pipeline.manifest import Manifest, StageDocument, now, read_stage
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.progress import Progress, Relay, Reporter
 from ips2_dask.readers import features_of
-from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
 from ips2_dask.store.base import MemoryStore, Parts, StagedStore, Store
@@ -175,34 +174,50 @@ class _Execution:
                 self._forget_after(replaced[-1])
                 document = None
         survey = self._store.scan(folder, document["parts"] if document else None, self._verify)
-        if document is None:
-            self._compute_stage(name, survey, begun)
-        elif survey.faults:
-            document, why = self._compute_again(name, document, survey)
-            self._enter(name, document, "computed again", why)
+        skipped = document is not None and not survey.faults
+        if document is None or not skipped:
+            self._compute_stage(name, document, survey)
         else:
             why = [f"same input, parameters and code as when it was computed, {document['finished']}"]
             self._enter(name, document, "reused", why)
-        skipped = document is not None and not survey.faults
         self._progress.end(name, time.perf_counter() - begun, skipped)
 
-    def _compute_stage(self, name: str, survey: Scan, begun: float) -> None:
-        """Compute a stage that is not finished; parts of it that are stored already are not computed again."""
-        why = self._why(name, survey)
-        self._store.drop_many(self._folder(name), survey.lost)
+    def _compute_stage(self, name: str, document: StageDocument | None, survey: Scan, part: str | None = None) -> None:
+        """Compute the parts of a stage that are not stored, and those that are lost, ``part`` among them.
+
+        ``document`` is its ``stage.json`` if it was finished. The new one comes last: until then the stage is not
+        finished, or is one that has lost parts.
+        """
+        folder, why = self._folder(name), [] if document is not None else self._why(name, survey)
+        self._store.drop_many(folder, sorted({*survey.lost, *([part] if part else [])}))
         try:
-            document = self._compute(name, begun)
+            found = self._compute(name)
         except Unreachable:  # not the input's fault: what is finished stays
             raise
         except BadInput:
-            is_first = name == STAGES[0]
-            for folder in self._manifest.beside.values() if is_first and self._earlier is None else ():
-                self._store.remove(folder)
-            withdraw(self._store, self._folder(name), self._earlier if is_first else self._manifest.as_dict())
+            if document is None:
+                self._withdraw(name)
             raise
-        self._store.put_document(f"{self._folder(name)}/stage.json", document)
-        again = name in self._manifest.done or bool(self._other_bytes)
-        self._enter(name, document, "computed again" if again else "computed", why)
+        if document is not None:
+            why = _rewritten(document, found, survey)
+            if _digest(found) != _digest(document):
+                self._forget_after(name)
+        self._store.put_document(f"{folder}/stage.json", found)
+        again = document is not None or name in self._manifest.done or bool(self._other_bytes)
+        self._enter(name, found, "computed again" if again else "computed", why)
+
+    def _withdraw(self, name: str) -> None:
+        """Take back a stage that refused its input: its folder goes, and the manifest is what it was before.
+
+        Where there was none, nothing of the run stays, nor its directory if the run made it.
+        """
+        before = self._earlier if name == STAGES[0] else self._manifest.as_dict()
+        if before is None:
+            for there in (*self._manifest.beside.values(), self._folder(name), documents.MANIFEST, "zarr.json"):
+                self._store.remove(there)
+        else:
+            self._store.remove(self._folder(name))
+            self._store.put_document(documents.MANIFEST, before)
 
     def _folder(self, name: str) -> str:
         """The folder of a stage's results."""
@@ -237,8 +252,9 @@ class _Execution:
             reasons.append(f"{n_stored} of its parts were there")
         return [*reasons, *(fault.text for fault in survey.faults)]
 
-    def _compute(self, name: str, begun: float) -> StageDocument:
+    def _compute(self, name: str) -> StageDocument:
         """Run a stage; returns the content of its ``stage.json``."""
+        begun = time.perf_counter()
         facts = self._work(name)
         plan = self._prepared.plan
         is_large = max(plan.worker_bytes, plan.client_bytes) > MIN_BYTES_TO_TIDY
@@ -308,30 +324,9 @@ class _Execution:
         if document is None:  # the reader's own stage, in the middle of it
             self._store.drop_many(damage.folder, [*survey.lost, damage.part])
             return
-        document, why = self._compute_again(stage, document, survey, damage.part)
-        self._enter(stage, document, "computed again", why)
+        self._compute_stage(stage, document, survey, damage.part)
         if self._other_bytes == stage and stage != reader:
             raise _OtherBytes(stage)
-
-    def _compute_again(
-        self, name: str, document: StageDocument, survey: Scan, part: str | None = None
-    ) -> tuple[StageDocument, list[str]]:
-        """Compute the lost parts of a finished stage; returns its new ``stage.json``, and why it was computed."""
-        folder = self._folder(name)
-        self._store.drop_many(folder, sorted({*survey.lost, *([part] if part else [])}))
-        again = self._compute(name, time.perf_counter())
-        same = _digest(again) == _digest(document)
-        why = [fault.text for fault in survey.faults[:5]]
-        if len(survey.faults) > 5:
-            why.append(f"and {len(survey.faults) - 5} more")
-        attempts = {one: part["attempt"] for one, part in document["parts"].items()}
-        n_rewritten = sum(attempts.get(one) != new["attempt"] for one, new in again["parts"].items())
-        bytes_ = "the same bytes as before" if same else "other bytes than before"
-        why.append(f"{n_rewritten} of {len(again['parts'])} parts were written again, with {bytes_}")
-        if not same:
-            self._forget_after(name)
-        self._store.put_document(f"{folder}/stage.json", again)  # last: until then the stage is one that has lost parts
-        return again, why
 
     def _forget_after(self, name: str) -> None:
         """Remove what was computed from a stage that has other bytes now."""
@@ -341,6 +336,16 @@ class _Execution:
         for folder in self._store.stage_folders():
             if folder.rpartition("-")[0] in later:
                 self._store.remove(folder)
+
+
+def _rewritten(before: StageDocument, after: StageDocument, survey: Scan) -> list[str]:
+    """Why lost parts of a finished stage were computed again, and what came of it."""
+    attempts = {one: part["attempt"] for one, part in before["parts"].items()}
+    n_rewritten = sum(attempts.get(one) != new["attempt"] for one, new in after["parts"].items())
+    result = "the same bytes as before" if _digest(after) == _digest(before) else "other bytes than before"
+    more = [f"and {len(survey.faults) - 5} more"] if len(survey.faults) > 5 else []
+    said = f"{n_rewritten} of {len(after['parts'])} parts were written again, with {result}"
+    return [*(fault.text for fault in survey.faults[:5]), *more, said]
 
 
 def _digest(document: StageDocument) -> str:

@@ -136,8 +136,6 @@ def layout(run: Run, ax: Axes | None = None, *, precomputed: Layout | None = Non
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     precomputed : Layout, optional
         `Run.layout`, or another layout of rows of this run.
     most : int
@@ -191,8 +189,6 @@ def embedding(
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     axes : (int, int)
         Which of the discriminating coordinates, from 0 on.
     precomputed : Coordinates, optional
@@ -248,8 +244,6 @@ def silhouettes(run: Run, ax: Axes | None = None, *, precomputed: Silhouettes | 
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     precomputed : Silhouettes, optional
         The answer of `silhouette`, if it is computed already.
     """
@@ -297,11 +291,6 @@ def layers(run: Run | Layers, ax: Axes | None = None) -> Axes:
     Each cluster is a node, its area by its rows and the darker the larger its persistence. Lines go to the clusters
     of the next finer layer that have a part of it, their width by the share of the cluster that goes there; shares
     below 2 % are left out. Clusters stand below the one that most of their rows come from.
-
-    Parameters
-    ----------
-    run : Run or Layers
-    ax : matplotlib.axes.Axes, optional
     """
     found = run if isinstance(run, Layers) else run.layers
     ax = axis(ax, grid=None)

@@ -39,13 +39,7 @@ def spectrum(run: Run) -> Spectrum:
 
 
 def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
-    """Draw the leading eigenvalues, the next one, and the gap between them.
-
-    Parameters
-    ----------
-    run : Run or Spectrum
-    ax : matplotlib.axes.Axes, optional
-    """
+    """Draw the leading eigenvalues, the next one, and the gap between them."""
     shown = spectrum(run) if isinstance(run, Run) else run
     ax, n, first = axis(ax, grid="y"), len(shown.values), shown.components
     numbers = np.arange(1, n + 1)
@@ -78,7 +72,7 @@ def _gap(ax: Axes, n: int, last: float, following: float) -> None:
 
 
 def convergence(run: Run, ax: Axes | None = None) -> Axes:
-    """Draw the solver's largest wanted residual over its products; parameters as of `eigenvalues`.
+    """Draw the solver's largest wanted residual over its products.
 
     The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no
     such history.
@@ -120,13 +114,7 @@ def spent(run: Run) -> list[Spent]:
 
 
 def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
-    """Draw the seconds of each stage; a stage that an earlier run computed has a bar without hatch.
-
-    Parameters
-    ----------
-    run : Run or list of Spent
-    ax : matplotlib.axes.Axes, optional
-    """
+    """Draw the seconds of each stage; a stage that an earlier run computed has a bar without hatch."""
     stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
     for row, stage in enumerate(stages):
@@ -141,7 +129,7 @@ def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
 
 
 def stage_memory(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
-    """Draw the largest process after each stage beside what had been planned; parameters as of `stage_times`."""
+    """Draw the largest process after each stage beside what had been planned."""
     stages = spent(run) if isinstance(run, Run) else run
     ax, rows, mib = axis(ax, grid="x"), np.arange(len(stages)), 2.0**20
     look: dict[str, Any] = {"facecolor": "none", "edgecolor": PALETTE[0], "hatch": "////", "linewidth": 1.2}

@@ -52,7 +52,6 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
 
     Parameters
     ----------
-    run : Run
     cells : int
         Largest number of rows and columns of the heat maps.
     profile : bool
@@ -182,7 +181,6 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) 
     ----------
     run : Run or Summary
     kind : {"pairwise", "high_order", "fused"}
-    ax : matplotlib.axes.Axes, optional
     """
     from matplotlib.colors import Normalize, PowerNorm  # noqa: PLC0415  the extra [report]
 

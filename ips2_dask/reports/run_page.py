@@ -70,17 +70,12 @@ class ReportData:
 
     @property
     def warnings(self) -> list[str]:
-        """The stages' warnings, and quality checks that failed."""
-        warnings = list(self.facts["warnings"])
-        if self.facts["recall"] < LEAST_RECALL:
-            warnings.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
-        large = self.facts["components"] - self.facts["islands"]["pairs"]
-        if large > 1:
-            warnings.append(
-                f"the pairs of the tensor fall into {large:,} large connected components: each has an "
-                "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
-            )
-        return warnings
+        """The stages' warnings, and promises that were not kept."""
+        broken = [one for one in self.facts["promises"] if not one["kept"]]
+        texts = [
+            f"{one['promise']}: found {one['found']:.4g}, wanted {one['rule']} {one['wanted']:g}" for one in broken
+        ]
+        return [*self.facts["warnings"], *texts]
 
 
 def _if_there(run: Run, name: str) -> Any:
@@ -99,12 +94,12 @@ def render(run: Run) -> str:
     if facts["distinct"] != facts["m"] - facts["dropped"]:
         distinct = f" ({facts['distinct']:,} of them distinct)"
     sizes = f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features"
-    parts = [_clusters, _layers, _parameters, _stages, _eigenvalues, _similarities, _labels, _embedding, _doubtful]
-    left_out = {_layers: not data.layers, _known: data.known is None}
+    parts = [_parameters, _stages, _eigenvalues, _similarities, _labels, _embedding, _doubtful]
+    parts = [_clusters, *([_layers] if data.layers else []), *parts, *([] if data.known is None else [_known]), _again]
     return page(
         f"{run.params.method.upper()}: {whole.rstrip('/').rpartition('/')[2] or whole}",
         f"{sizes}, finished {manifest['finished']}",
-        [part(data) for part in (*parts, _known, _again) if not left_out.get(part)],
+        [part(data) for part in parts],
         tiles=_tiles(data),
         warnings=data.warnings,
         footer=f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays.",

@@ -12,7 +12,7 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -88,15 +88,13 @@ class ZarrStore(Store):
 
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         parts = list(parts)
-        known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        names = {part: f"{folder}/{part}.json" for part in parts if part not in known}
-        texts = self.files.read_many(list(names.values()))
-        for part, name in names.items():
-            receipt = _receipt(texts.get(name))
-            self.cache_receipt(folder, part, receipt)
-            if receipt is not None:
-                known[part] = receipt
-        return {part: known[part] for part in parts if part in known}
+        found, texts = self._cached_or_read(folder, parts, cached)
+        for part in parts:
+            if part not in found:
+                receipt = _receipt(texts.get(part))
+                self.cache_receipt(folder, part, receipt)
+                found |= {} if receipt is None else {part: receipt}
+        return {part: found[part] for part in parts if part in found}
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         self._receipts.pop((folder, part), None)
@@ -125,8 +123,9 @@ class ZarrStore(Store):
         attempt = f"{part}.{uuid.uuid4().hex[:8]}"
         kinds = ARRAYS[folder.split("-")[0]]
         attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
+        reached = reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
         try:
-            with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
+            with reached, writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
             receipt: Receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
@@ -138,9 +137,6 @@ class ZarrStore(Store):
             raise
         self.cache_receipt(folder, part, receipt)
         return receipt
-
-    def _reaching(self) -> contextlib.AbstractContextManager[None]:
-        return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
 
     def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
@@ -203,12 +199,8 @@ class ZarrStore(Store):
         names = sorted(set(result.receipts if parts is None else parts))
         at_once = READ_AT_ONCE if deep and is_remote(self._root) else 1
         with ThreadPoolExecutor(at_once, thread_name_prefix="scan") as pool:
-            for part, faults in zip(names, pool.map(faults_of_part, names), strict=True):
+            for faults in pool.map(faults_of_part, names):
                 result.faults += faults
-                for described in result.receipts[part]["arrays"].values() if part in result.receipts else ():
-                    result.arrays += 1
-                    result.chunks += len(described["bytes"])
-                    result.octets += sum(described["bytes"])
         return result
 
     def _faults(
@@ -239,15 +231,16 @@ class ZarrStore(Store):
             self.cache_receipt(folder, names[part], receipts.get(part) or _receipt(text))
         self.files.remove_many([f"{folder}/{part}.json" for part in texts])
 
-    def _cached_or_read(self, folder: str, parts: Iterable[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
+    def _cached_or_read(
+        self, folder: str, parts: Sequence[str], cached: bool = True
+    ) -> tuple[dict[str, Receipt], dict[str, str]]:
         """Cached receipts of parts, and the texts of those that are not cached but there; each by the part's name.
 
         Where two attempts were made a cached receipt may be that of either one: both are whole.
         """
-        parts = list(parts)
-        cached = {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
-        paths = {f"{folder}/{part}.json": part for part in parts if part not in cached}
-        return cached, {paths[path]: text for path, text in self.files.read_many(list(paths)).items()}
+        known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
+        paths = {f"{folder}/{part}.json": part for part in parts if part not in known}
+        return known, {paths[path]: text for path, text in self.files.read_many(list(paths)).items()}
 
     def _listed_among(self, folder: str, parts: Iterable[str]) -> list[str]:
         """Those of some parts that may be finished, from one request where each receipt would take one."""
@@ -280,7 +273,7 @@ class ZarrStore(Store):
     def lock(self) -> Iterator[Callable[[], None]]:
         is_new = self.files.make_root()
         try:
-            with lock.lock(self.files, self._root) as holding:
+            with lock.Lock(self.files, self._root) as holding:
                 yield holding.check
         finally:
             if is_new and not self.files.names(""):  # it was made for the lock
