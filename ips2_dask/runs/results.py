@@ -22,7 +22,7 @@ from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import known_labels, pair_rows, side_inputs
-from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
+from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees, unit
 from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
@@ -147,12 +147,6 @@ class Results:
         return int(self.manifest["input"]["shape"][0])
 
     @property
-    def _n_dropped(self) -> int:
-        """Rows that the ingest left out for missing values."""
-        missing = self._context.facts["ingest"].get("missing") or {"rule": "refuse"}
-        return int(missing["rows"]) if missing["rule"] == "drop" else 0
-
-    @property
     def features(self) -> FittedFeatures | None:
         """How the input's columns became features, as those of new samples must; None where it was taken as it is.
 
@@ -190,8 +184,8 @@ class Results:
         """Labels, certainty, what a density left out, or the embedding, of each row."""
         with self._there():
             if name == "embedding":
-                return self._context.by_row(np.array(label_results.of_all(self._context, name)))
-            return np.array(label_results.by_row(self._context, name))
+                return self._context.by_row(label_results.of_all(self._context, name))
+            return label_results.by_row(self._context, name)
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
@@ -385,10 +379,6 @@ class Results:
             allowed = f"at most {MOST_ENTRIES:,}"
             why = "it would hardly fit into memory"
             raise BadInput("similarity", found, allowed, why, "ask for similarity(..., distinct=True)")
-
-    def iter_similarities(self) -> Iterator[Similarities]:
-        """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
-        return similarity_parts(self._context)
 
     @property
     def choice(self) -> dict[str, Any] | None:

@@ -194,14 +194,14 @@ class Run(Results):
         """
         facts, params, stages = self._context.facts, self.params, self.manifest["stages"]
         ingest, neighbors, tensor, pairs, eigen, _, label = (facts[stage] for stage in STAGES)
-        m, f = self.manifest["input"]["shape"]
+        (m, f), missing = self.manifest["input"]["shape"], ingest.get("missing")
         islands = {"pairs": eigen.get("islands", 0), "fused": 0, "rows": 0, "largest": 0}
         warnings = [w for of in (self.choice or {}, *facts.values()) for w in of.get("warnings", [])]
         return {
             "m": m,
             "distinct": ingest.get("bounds", [m])[-1],
-            "dropped": self._n_dropped,
-            "missing": ingest.get("missing"),
+            "dropped": missing["rows"] if missing is not None and missing["rule"] == "drop" else 0,
+            "missing": missing,
             "f": f,
             "k": params.n_neighbors,
             "c": params.n_clusters,

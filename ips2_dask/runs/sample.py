@@ -44,7 +44,7 @@ class RunSample(Run):
             place = context.place()
             places = self.samples if place is None else place
             self.rows = np.flatnonzero(places >= 0)
-            self.order: Int64 = places[self.rows]
+            self.order: Int64 = places[self.rows].astype(np.int64)
         else:
             numbers = user_numbers(context, self.samples)
             self.order = np.argsort(numbers)

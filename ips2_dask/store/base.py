@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import RLock
-from typing import Any, Protocol
+from typing import Protocol
 
+from ips2_dask.store.cache import Cache
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, StoredArray
 from ips2_dask.store.remote import side_by_side
 from ips2_dask.typing import AnyArray
@@ -115,14 +116,13 @@ class MemoryStore(Store):
         self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._documents: dict[str, Document] = {}
-        self.made: dict[str, Any] = {}  # values that can be made again
-        self.making = RLock()
+        self.made = Cache(sys.maxsize)  # values made from arrays, which go when the store goes
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
+        return {name: value for name, value in vars(self).items() if name != "made"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, made={}, making=RLock())
+        vars(self).update(state, made=Cache(sys.maxsize))
 
     def create(self) -> None:
         pass
@@ -166,8 +166,9 @@ class MemoryStore(Store):
         return sorted({folder for folder, _ in self._receipts})
 
     def clear(self) -> None:
-        for mapping in (self._parts, self._receipts, self._documents, self.made):
+        for mapping in (self._parts, self._receipts, self._documents):
             mapping.clear()
+        self.made.clear()
 
     def get_document(self, name: str) -> Document | None:
         return self._documents.get(name)

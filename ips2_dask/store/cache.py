@@ -23,13 +23,13 @@ class Cache:
     another value is pinned under that name. Else each task would read all of a large graph again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._lock = Lock()
         self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._pins: dict[str, tuple[Key, Any]] = {}
         self._making: dict[Key, Lock] = {}
         self._bytes = 0  # of the values that are not pinned
-        self.limit = CACHE_BYTES
+        self.limit = limit
 
     def get(self, key: Key, make: Callable[[], Value], size: Callable[[Value], int], pin: str = "") -> Value:
         """The value of a key; where there is none, one of the threads that ask makes it while the others wait.

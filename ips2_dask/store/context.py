@@ -255,13 +255,8 @@ class Context:
         ``name`` is the value's within the stage, ``size`` its bytes. What every task of a stage looks at is pinned in
         the cache under a name.
         """
-        name = f"{self.folders[stage]}/{name}"
-        if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
-            with self.store.making:
-                if name not in self.store.made:
-                    self.store.made[name] = make()
-                return self.store.made[name]
-        return cache.get((self.store.location, self.generation, name), make, lambda _: size, pin)
+        kept = self.store.made if isinstance(self.store, MemoryStore) else cache
+        return kept.get((self.store.location, self.generation, self.folders[stage], name), make, lambda _: size, pin)
 
     def rows_of(
         self,

@@ -67,6 +67,7 @@ def _leads_out(root: str, name: str) -> BadInput:
 class Files(Protocol):
     """Text files by relative name under one root."""
 
+    root: str
     width = WIDTH  # requests at a time
 
     def __init__(self, root: str) -> None:

@@ -236,22 +236,20 @@ def check_answer(url: str, error: Exception) -> None:
     if not of_store or isinstance(error, BadInput | FileNotFoundError):
         return
     denied = isinstance(error, PermissionError) or "Credential" in type(error).__name__
-    found, allowed, remedy = _DENIED if denied else _NO_ANSWER
-    text = f"{found} ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
-    _throw(Unreachable(plain(url), text, allowed, "nothing could be read or written", remedy))
+    found = "a store that does not let us in" if denied else "a store that can't be used"
+    found += f" ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    allowed = "a store that this user may use" if denied else "a bucket or folder that is there and answers"
+    remedy = GIVE_CREDENTIALS if denied else CHECK_THE_WAY
+    _throw(Unreachable(plain(url), found, allowed, "nothing could be read or written", remedy))
 
 
-_DENIED = (
-    "a store that does not let us in",
-    "a store that this user may use",
+GIVE_CREDENTIALS = (
     "put the credentials where its own tools look for them, "
-    "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
+    "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers"
 )
-_NO_ANSWER = (
-    "a store that can't be used",
-    "a bucket or folder that is there and answers",
+CHECK_THE_WAY = (
     "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
-    "and run the same command again, which continues",
+    "and run the same command again, which continues"
 )
 
 
