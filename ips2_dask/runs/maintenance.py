@@ -67,10 +67,9 @@ def _check_place(path: Path) -> None:
 
 
 def read_manifest(store: ZarrStore) -> Document:
-    """The manifest of a run directory.
+    """The manifest of a run directory, refused where there is none, or one of another format or with strange folders.
 
-    Refused where there is none, or one of another format, or with folders that are none of stages; ``Damaged`` where it
-    is not what was written.
+    ``Damaged`` where it is not what was written.
     """
     manifest, whole = store.document("manifest.json")
     if manifest is None:

@@ -42,15 +42,7 @@ class Neighbors(NamedTuple):
 
 
 class Results:
-    """The stored results of a run.
-
-    Parameters
-    ----------
-    store : Store
-    manifest : dict
-    keep : object, optional
-        Something that must live as long as the run, such as its temporary folder.
-    """
+    """The stored results of a run, of whose store ``keep`` may be the temporary folder, which must live as long."""
 
     def __init__(self, store: Store, manifest: Document, keep: object = None) -> None:
         self._store, self.manifest, self._keep = store, manifest, keep

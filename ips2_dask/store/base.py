@@ -182,14 +182,9 @@ class MemoryStore(Store):
 
 
 class StagedStore(MemoryStore):
-    """Keeps a stage's parts in front of the store that they go to in the end.
+    """Keeps a stage's parts in front of the store that they go to in the end; what is not here is read from there.
 
     Most parts of such a stage are dropped before it ends: writing them would take several times as long as making them.
-
-    Parameters
-    ----------
-    behind : Store
-        Of the run; what is not here is read from there.
     """
 
     def __init__(self, behind: Store) -> None:

@@ -93,10 +93,10 @@ class Context:
             return self.read(stage, part, name)
         return self.store.read(self.folders[stage], part_name(part), name)
 
-    def read_all(self, stage: str, name: str) -> AnyArray:
+    def read_all(self, stage: str, name: str, prefix: str = "") -> AnyArray:
         """A stage's array over all partitions, one after the other, past the cache."""
-        folder = self.folders[stage]
-        parts = list(self.store.read_many(folder, [part_name(b) for b in range(self.n_partitions)], name))
+        names = [prefix + part_name(b) for b in range(self.n_partitions)]
+        parts = list(self.store.read_many(self.folders[stage], names, name))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def adopt(self, facts: Facts) -> None:
@@ -154,14 +154,10 @@ class Context:
         """Stage and prefix of the parts that hold ``firsts`` and ``copies`` of a partition's samples."""
         return ("neighbors", ORDER) if self._is_sharded else ("ingest", DISTINCT)
 
-    def _of_samples(self, stage: str, prefix: str, name: str, size: int) -> AnyArray:
-        """An array of all samples that is stored by partition: (m,), cached."""
-
-        def make() -> AnyArray:
-            parts = [prefix + part_name(b) for b in range(self.n_partitions)]
-            return np.concatenate(list(self.store.read_many(self.folders[stage], parts, name)))
-
-        return self.cached(stage, f"{name}-of-samples", make, size * self.m)
+    def _of_samples(self, name: str) -> AnyArray:
+        """``firsts``, ``copies`` or ``order`` of all samples: (m,), cached."""
+        stage, prefix = self._row_parts
+        return self.cached(stage, f"{name}-of-samples", lambda: self.read_all(stage, name, prefix), 8 * self.m)
 
     def order(self) -> Int32 | None:
         """The user's number of each sample, or None where that is the run's own: (m,) int32.
@@ -169,8 +165,8 @@ class Context:
         That of the first of equal rows, where they are one sample.
         """
         if self.merged:
-            return self._of_samples(*self._row_parts, "firsts", 8)
-        return self._of_samples("neighbors", ORDER, "order", 4) if self._is_sharded else None
+            return self._of_samples("firsts")
+        return self._of_samples("order") if self._is_sharded else None
 
     def user_numbers(self, b: int) -> Integer:
         """The user's number of each sample of partition b: (rows,), see `order`."""
@@ -190,7 +186,7 @@ class Context:
         distinct = self.distinct_places() if self.merged else None
         if not self._is_sharded:
             return distinct
-        rank = np.argsort(self._of_samples("neighbors", ORDER, "order", 4))
+        rank = np.argsort(self._of_samples("order"))
         return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
 
     def distinct_places(self, low: int = 0, high: int | None = None) -> Int32:
@@ -206,7 +202,7 @@ class Context:
 
     def copies(self) -> Int64 | None:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
-        return self._of_samples(*self._row_parts, "copies", 8).astype(np.int64) if self.merged else None
+        return self._of_samples("copies").astype(np.int64) if self.merged else None
 
     def copies_at(self, samples: Integer) -> Integer:
         """How many rows ascending samples stand for, where rows are merged: (samples,) int32."""

@@ -68,7 +68,7 @@ class Files(Protocol):
     """Text files by relative name under one root."""
 
     root: str
-    width = WIDTH  # requests at a time
+    width: int = WIDTH  # requests at a time
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -27,8 +27,8 @@ PARAMS = Params(n_clusters=2)
 HOLD = """
 import sys
 from ips2_dask.store.files import LocalFiles
-from ips2_dask.store.lock import lock
-with lock(LocalFiles(sys.argv[1]), sys.argv[1]):
+from ips2_dask.store.lock import Lock
+with Lock(LocalFiles(sys.argv[1]), sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
