@@ -76,13 +76,9 @@ class RunSample(Run):
         """Codes of the known labels that came with the input, or None: (n,)."""
         if not known_labels.are_known(self._context):
             return None
-        known, size = np.empty(len(self.rows), np.int32), label_results.BLOCK_ROWS
-        for block in np.unique(self.rows // size).tolist():
-            own = self.rows // size == block
-            rows = self.rows[own]
-            found = known_labels.read_codes(self._context, int(rows[0]), int(rows[-1]) + 1)
-            known[own] = found[rows - rows[0]]
-        return known
+        blocks = np.split(self.rows, np.flatnonzero(np.diff(self.rows // label_results.BLOCK_ROWS)) + 1)
+        ranges = (known_labels.read_codes(self._context, int(rows[0]), int(rows[-1]) + 1) for rows in blocks)
+        return np.concatenate([codes[rows - rows[0]] for codes, rows in zip(ranges, blocks, strict=True)])
 
 
 def shown(run: Run) -> RunSample:
