@@ -47,11 +47,9 @@ def judge_run(run: Run, settings: JudgeSettings) -> Document:
     with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
         agreements = _agreements(run, view, c, settings)
         share = modularity(view.labelled_edges(), np.arange(c, dtype=np.int32), c)  # of labels in place of samples
-    sizes, digest = np.zeros(c, np.int64), hashlib.sha256()
+    sizes, digest = np.pad(run.sizes, (0, c - len(run.sizes))), hashlib.sha256()
     for block in run.iter_labels():
-        labels = block.labels[block.labels >= 0]
-        sizes += np.bincount(labels, minlength=c)
-        digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
+        digest.update(np.ascontiguousarray(block.labels[block.labels >= 0], "<i4").tobytes())
     facts: Document = {
         "agreements": agreements,
         "smallest": int(sizes.min()),
@@ -72,12 +70,12 @@ def _agreements(run: Run, view: RunSample, c: int, settings: JudgeSettings) -> l
 
     That depends on the number of samples alone, so that all points of a sweep are judged in one way.
     """
-    kept = [one for one in run.report()["roundings"] if one["chosen"] and not run.params.clusters_rows]
+    summary, numbers = run.report(), range(settings.resamples)
+    kept = [one for one in summary["roundings"] if one["chosen"] and not run.params.clusters_rows]
     # the rounding that made the labels, and from how many columns of the embedding; Leiden's are of none
-    how = {"rounding": kept[0]["rounding"], "width": kept[0]["columns"] or None} if kept else {"rounding": "kmeans"}
-    how = {"width": None} | how
-    numbers = range(settings.resamples)
-    if run.report()["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
+    rounding = kept[0] if kept else {"rounding": "kmeans", "columns": 0}
+    how = {"rounding": rounding["rounding"], "width": rounding["columns"] or None}
+    if summary["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
         embedded, labels = view.embedding, view.labels
         return [replicate_rows(embedded, labels, c, settings.seed, number, **how) for number in numbers]
     distinct = run.distinct
