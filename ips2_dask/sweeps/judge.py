@@ -73,8 +73,8 @@ def _agreements(run: Run, view: RunSample, c: int, settings: JudgeSettings) -> l
     summary, numbers = run.report(), range(settings.resamples)
     kept = [one for one in summary["roundings"] if one["chosen"] and not run.params.clusters_rows]
     # the rounding that made the labels, and from how many columns of the embedding; Leiden's are of none
-    rounding = kept[0] if kept else {"rounding": "kmeans", "columns": 0}
-    how = {"rounding": rounding["rounding"], "width": rounding["columns"] or None}
+    rounding: dict[str, Any] = kept[0] if kept else {"rounding": "kmeans", "columns": 0}
+    how: dict[str, Any] = {"rounding": rounding["rounding"], "width": rounding["columns"] or None}
     if summary["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
         embedded, labels = view.embedding, view.labels
         return [replicate_rows(embedded, labels, c, settings.seed, number, **how) for number in numbers]
