@@ -241,15 +241,12 @@ def _profile(frame: types.FrameType, event: str, value: object) -> None:
 
 
 def _record_store(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
-    def reader(read: Callable[..., Any]) -> Callable[..., Any]:
-        def recorded(self: ZarrStore, folder: str, part: str, name: str, *rows: object) -> Any:
-            array = read(self, folder, part, name, *rows)
-            recorder.note(f"read {folder.partition('-')[0]}/{part}/{name}", array)
-            return array
+    read, write, cached = ZarrStore.read, ZarrStore.write, Context.cached
 
-        return recorded
-
-    write, cached = ZarrStore.write, Context.cached
+    def recorded_read(self: ZarrStore, folder: str, part: str, name: str, *rows: Any) -> Any:
+        array = read(self, folder, part, name, *rows)
+        recorder.note(f"read {folder.partition('-')[0]}/{part}/{name}", array)
+        return array
 
     def recorded_write(self: ZarrStore, folder: str, part: str, arrays: Any, facts: Any) -> Any:
         for name, array in arrays.items():
@@ -263,8 +260,7 @@ def _record_store(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
         recorder.note_once(f"cache {stage}/{name}", value)
         return value
 
-    for name in ("read", "read_rows"):
-        patch.setattr(ZarrStore, name, reader(getattr(ZarrStore, name)))
+    patch.setattr(ZarrStore, "read", recorded_read)
     patch.setattr(ZarrStore, "write", recorded_write)
     patch.setattr(Context, "cached", recorded_cached)
 

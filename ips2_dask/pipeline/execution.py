@@ -8,9 +8,10 @@ has the same bytes.
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
 from ips2_dask.executors.base import Executor, SerialExecutor
@@ -21,15 +22,13 @@ from ips2_dask.pipeline.keys import MODULES, changes
 from ips2_dask.pipeline.manifest import Manifest, StageDocument, now, read_stage
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.progress import Progress, Relay, Reporter
-from ips2_dask.runs.maintenance import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
-from ips2_dask.store.base import MemoryStore, Parts, Store
+from ips2_dask.store.base import MemoryStore, Parts, StagedStore, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
-from ips2_dask.store.staged import StagedStore
 
 STAGED = ("assemble", "label")
 """Stages of a run in core whose parts stay in memory until they end, where this process computes them."""
@@ -97,7 +96,7 @@ class _Execution:
             choice = self._choice()
             self._go_on_as(self._prepared.with_clusters(choice["n_clusters"]), choice)
             self._manifest.write(self._store)
-        self._run_stages(STAGES[-1], len(self._manifest.stages))
+        self._take(self._stages, len(self._manifest.stages))
         if self._manifest.stages[-1]["skipped"]:  # nothing was computed: labels are read, and repaired if damaged
             try:
                 part = "rows-000000" if "buckets" in self._facts["label"] else "whole"
@@ -108,15 +107,19 @@ class _Execution:
         self._manifest.write(self._store)
         return Run(self._store, self._manifest.as_dict())
 
-    def _run_stages(self, last: str, first: int = 0) -> None:
-        """The stages in their order up to ``last``; the first ``first`` of them are done."""
-        number = first
-        while number <= STAGES.index(last):
+    @property
+    def _stages(self) -> list[Callable[[], None]]:
+        """A step for each stage."""
+        return [functools.partial(self._run_stage, name) for name in STAGES]
+
+    def _take(self, steps: Sequence[Callable[[], None]], first: int = 0) -> None:
+        """Take steps in their order, the first ``first`` of which are done; where a stage has other bytes, go back."""
+        while first < len(steps):
             try:
-                self._run_stage(STAGES[number])
-                number += 1
+                steps[first]()
+                first += 1
             except _OtherBytes as changed:
-                number = STAGES.index(str(changed)) + 1
+                first = STAGES.index(str(changed)) + 1
 
     def _store_side_inputs(self) -> None:
         """Store the names of samples and features, and the similarity and graph that the caller gave."""
@@ -145,15 +148,9 @@ class _Execution:
         choice: Document | None = (self._earlier or {}).get("choice")
         if choice is not None and (choice["key"], choice["generation"]) == (key, generation):
             return choice.copy()
-        first = 0
-        while True:
-            self._run_stages("fuse", first)
-            try:
-                evidence = self._work("label", choose.run)
-            except _OtherBytes as changed:
-                first = STAGES.index(str(changed)) + 1
-                continue
-            return {**evidence, "key": key, "generation": self._manifest.generation}
+        evidence: Document = {}
+        self._take([*self._stages[:-1], lambda: evidence.update(self._work("label", choose.run))])
+        return {**evidence, "key": key, "generation": self._manifest.generation}
 
     def _go_on_as(self, prepared: Prepared, choice: Document | None = None) -> None:
         """Go on with the number of clusters that was chosen, or with the plan for the distinct samples."""
@@ -176,34 +173,50 @@ class _Execution:
                 self._forget_after(replaced[-1])
                 document = None
         survey = self._store.scan(folder, document["parts"] if document else None, self._verify)
-        if document is None:
-            self._compute_stage(name, survey, begun)
-        elif survey.faults:
-            document, why = self._compute_again(name, document, survey)
-            self._enter(name, document, "computed again", why)
+        skipped = document is not None and not survey.faults
+        if document is None or not skipped:
+            self._compute_stage(name, document, survey)
         else:
             why = [f"same input, parameters and code as when it was computed, {document['finished']}"]
             self._enter(name, document, "reused", why)
-        skipped = document is not None and not survey.faults
         self._progress.end(name, time.perf_counter() - begun, skipped)
 
-    def _compute_stage(self, name: str, survey: Scan, begun: float) -> None:
-        """Compute a stage that is not finished; parts of it that are stored already are not computed again."""
-        why = self._why(name, survey)
-        self._store.drop_many(self._folder(name), survey.lost)
+    def _compute_stage(self, name: str, document: StageDocument | None, survey: Scan, part: str | None = None) -> None:
+        """Compute the parts of a stage that are not stored, and those that are lost, ``part`` among them.
+
+        ``document`` is its ``stage.json`` if it was finished. The new one comes last: until then the stage is not
+        finished, or is one that has lost parts.
+        """
+        folder, why = self._folder(name), [] if document is not None else self._why(name, survey)
+        self._store.drop_many(folder, sorted({*survey.lost, *([part] if part else [])}))
         try:
-            document = self._compute(name, begun)
+            found = self._compute(name)
         except Unreachable:  # not the input's fault: what is finished stays
             raise
         except BadInput:
-            is_first = name == STAGES[0]
-            for folder in self._manifest.beside.values() if is_first and self._earlier is None else ():
-                self._store.remove(folder)
-            withdraw(self._store, self._folder(name), self._earlier if is_first else self._manifest.as_dict())
+            if document is None:
+                self._withdraw(name)
             raise
-        self._store.put_document(f"{self._folder(name)}/stage.json", document)
-        again = name in self._manifest.done or bool(self._other_bytes)
-        self._enter(name, document, "computed again" if again else "computed", why)
+        if document is not None:
+            why = _rewritten(document, found, survey)
+            if _digest(found) != _digest(document):
+                self._forget_after(name)
+        self._store.put_document(f"{folder}/stage.json", found)
+        again = document is not None or name in self._manifest.done or bool(self._other_bytes)
+        self._enter(name, found, "computed again" if again else "computed", why)
+
+    def _withdraw(self, name: str) -> None:
+        """Take back a stage that refused its input: its folder goes, and the manifest is what it was before.
+
+        Where there was none, nothing of the run stays, nor its directory if the run made it.
+        """
+        before = self._earlier if name == STAGES[0] else self._manifest.as_dict()
+        if before is None:
+            for there in (*self._manifest.beside.values(), self._folder(name), documents.MANIFEST, "zarr.json"):
+                self._store.remove(there)
+        else:
+            self._store.remove(self._folder(name))
+            self._store.put_document(documents.MANIFEST, before)
 
     def _folder(self, name: str) -> str:
         """The folder of a stage's results."""
@@ -238,8 +251,9 @@ class _Execution:
             reasons.append(f"{n_stored} of its parts were there")
         return [*reasons, *(fault.text for fault in survey.faults)]
 
-    def _compute(self, name: str, begun: float) -> StageDocument:
+    def _compute(self, name: str) -> StageDocument:
         """Run a stage; returns the content of its ``stage.json``."""
+        begun = time.perf_counter()
         facts = self._work(name)
         plan = self._prepared.plan
         is_large = max(plan.worker_bytes, plan.client_bytes) > MIN_BYTES_TO_TIDY
@@ -309,30 +323,9 @@ class _Execution:
         if document is None:  # the reader's own stage, in the middle of it
             self._store.drop_many(damage.folder, [*survey.lost, damage.part])
             return
-        document, why = self._compute_again(stage, document, survey, damage.part)
-        self._enter(stage, document, "computed again", why)
+        self._compute_stage(stage, document, survey, damage.part)
         if self._other_bytes == stage and stage != reader:
             raise _OtherBytes(stage)
-
-    def _compute_again(
-        self, name: str, document: StageDocument, survey: Scan, part: str | None = None
-    ) -> tuple[StageDocument, list[str]]:
-        """Compute the lost parts of a finished stage; returns its new ``stage.json``, and why it was computed."""
-        folder = self._folder(name)
-        self._store.drop_many(folder, sorted({*survey.lost, *([part] if part else [])}))
-        again = self._compute(name, time.perf_counter())
-        same = _digest(again) == _digest(document)
-        why = [fault.text for fault in survey.faults[:5]]
-        if len(survey.faults) > 5:
-            why.append(f"and {len(survey.faults) - 5} more")
-        attempts = {one: part["attempt"] for one, part in document["parts"].items()}
-        n_rewritten = sum(attempts.get(one) != new["attempt"] for one, new in again["parts"].items())
-        bytes_ = "the same bytes as before" if same else "other bytes than before"
-        why.append(f"{n_rewritten} of {len(again['parts'])} parts were written again, with {bytes_}")
-        if not same:
-            self._forget_after(name)
-        self._store.put_document(f"{folder}/stage.json", again)  # last: until then the stage is one that has lost parts
-        return again, why
 
     def _forget_after(self, name: str) -> None:
         """Remove what was computed from a stage that has other bytes now."""
@@ -342,6 +335,16 @@ class _Execution:
         for folder in self._store.stage_folders():
             if folder.rpartition("-")[0] in later:
                 self._store.remove(folder)
+
+
+def _rewritten(before: StageDocument, after: StageDocument, survey: Scan) -> list[str]:
+    """Why lost parts of a finished stage were computed again, and what came of it."""
+    attempts = {one: part["attempt"] for one, part in before["parts"].items()}
+    n_rewritten = sum(attempts.get(one) != new["attempt"] for one, new in after["parts"].items())
+    result = "the same bytes as before" if _digest(after) == _digest(before) else "other bytes than before"
+    more = [f"and {len(survey.faults) - 5} more"] if len(survey.faults) > 5 else []
+    said = f"{n_rewritten} of {len(after['parts'])} parts were written again, with {result}"
+    return [*(fault.text for fault in survey.faults[:5]), *more, said]
 
 
 def _digest(document: StageDocument) -> str:

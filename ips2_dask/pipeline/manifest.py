@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
 from typing import TypedDict, cast
 
-from ips2_dask.pipeline.keys import Content, Key
+from ips2_dask.pipeline.keys import Content
 from ips2_dask.pipeline.prepare import Prepared
-from ips2_dask.plan.plan import Plan
 from ips2_dask.readers.base import Table
 from ips2_dask.runs.maintenance import versions as versions
 from ips2_dask.store.base import Parts, Store
@@ -66,16 +64,13 @@ class Manifest:
         previous = earlier or {"created": now(), "generation": 0, "done": {}}
         return cls(
             created=previous["created"],
-            params=prepared.params.as_dict(),
             input=read,
             bounds=list(plan.bounds),
-            choices=dataclasses.asdict(plan.choices),
-            plan=_plan_of(plan),
             generation=previous["generation"],
             versions=dict(versions()),
             started=now(),
-            keys=_described(prepared.keys),
             done=dict(previous["done"]),
+            **_planned(prepared),
         )
 
     def as_dict(self) -> Document:
@@ -97,8 +92,7 @@ class Manifest:
 
         Stages that served the choice alone are left out then.
         """
-        self.params, self.choices = prepared.params.as_dict(), dataclasses.asdict(prepared.plan.choices)
-        self.plan, self.keys = _plan_of(prepared.plan), _described(prepared.keys)
+        vars(self).update(_planned(prepared))
         if choice is not None:
             self.choice = choice
             self.stages = [stage for stage in self.stages if stage["folder"] == self.keys[stage["name"]]["folder"]]
@@ -117,17 +111,17 @@ def read_stage(store: Store, folder: str) -> StageDocument | None:
     return cast("StageDocument | None", store.get_document(f"{folder}/stage.json"))
 
 
-def _described(keys: Mapping[str, Key]) -> dict[str, Document]:
-    """The keys as the manifest stores them."""
-    return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
-
-
 def now() -> str:
     """The time, to the second, in UTC."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _plan_of(plan: Plan) -> list[Document]:
-    """The projections of all stages, without the terms that they are sums of."""
+def _planned(prepared: Prepared) -> Document:
+    """What the manifest says of a plan; of the projections of stages without the terms that they are sums of."""
     names = ("name", "what", "tasks", "seconds", "products", "worker_bytes", "client_bytes", "disk_bytes")
-    return [{name: getattr(stage, name) for name in names} for stage in plan.stages]
+    return {
+        "params": prepared.params.as_dict(),
+        "choices": dataclasses.asdict(prepared.plan.choices),
+        "plan": [{name: getattr(stage, name) for name in names} for stage in prepared.plan.stages],
+        "keys": {name: {**key.content, "folder": key.folder} for name, key in prepared.keys.items()},
+    }

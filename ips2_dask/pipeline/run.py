@@ -120,15 +120,6 @@ def run(
     ([0, 1, 1, 1], ['s0', 's1'])
     >>> sorted(found.report())[:3]
     ['P', 'builder', 'c']
-
-    A table with a column of text, and with gaps:
-
-    >>> from ips2_dask import Features
-    >>> table = pd.DataFrame(X, columns=["height", "width"]).assign(kind=["new", "old"] * 30)
-    >>> table.loc[3, "width"] = None
-    >>> found = run(table, Params(n_clusters=2), features=Features(one_hot=["kind"], missing="drop"))
-    >>> found.features.feature_names, found.labels[:4].tolist()
-    (['height', 'width', 'kind_new', 'kind_old'], [0, 1, 1, -1])
     """
     resources, progress = resources or Resources(), progress or Progress()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)

@@ -1,8 +1,8 @@
 """Pictures of a run, each on a Matplotlib axis: what `ips2_dask.report` shows, for a page or paper of one's own.
 
-Matplotlib is the extra ``report``. Every function takes a finished `Run` and an optional axis, and returns the axis;
-what each picture shows is to be had as numbers too: `spectrum`, `summarize`, `coordinates`, `silhouette`, `certainty`,
-`spent`.
+Matplotlib is the extra ``report``. Every function takes a finished `Run` and an optional axis, pyplot's current one if
+none is given, and returns the axis. What each picture shows is to be had as numbers too, and they may be given instead
+of the run: `spectrum`, `summarize`, `coordinates`, `silhouette`, `certainty`, `spent`.
 
 Examples
 --------

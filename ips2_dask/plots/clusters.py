@@ -6,7 +6,10 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import sklearn
 from sklearn.isotonic import isotonic_regression
+from sklearn.metrics import silhouette_samples
+from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.style import INK, LAYOUTS, MUTED, SEQUENTIAL, axis, bar, halo, legend, look, scale, titled
@@ -22,8 +25,6 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
 
 SAMPLED = 10_000
 """Samples above which silhouettes are those of a seeded sample: they compare every pair."""
-
-CHUNK = 1 << 16
 
 
 class Points(NamedTuple):
@@ -97,9 +98,6 @@ def centers(X: Float64, labels: Integer) -> Float64:
 
 def silhouette(rows: Points, labels: Integer, *, most: int = SAMPLED, seed: int = 0) -> Silhouettes:
     """Silhouettes of all samples, or of a seeded sample of ``most`` of them; 0 where a cluster is alone."""
-    import sklearn  # noqa: PLC0415  what follows takes its time to import
-    from sklearn.metrics import silhouette_samples  # noqa: PLC0415  the same
-
     m = len(labels)
     chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng([seed, 21]).choice(m, most, replace=False))
     some = labels[chosen]
@@ -111,23 +109,15 @@ def silhouette(rows: Points, labels: Integer, *, most: int = SAMPLED, seed: int 
 
 def certainty(found: Points, labels: Integer) -> Certainty:
     """The margin of each sample, and the next cluster; a margin near 0 or below means a doubtful label."""
-    X, M = found.values, centers(found.values, labels)
-    empty = np.bincount(labels) == 0  # clusters that none of the samples shown is of
-    margin, other = np.empty(len(X)), np.empty(len(X), np.int64)
-    for low in range(0, len(X), CHUNK):
-        part = slice(low, min(low + CHUNK, len(X)))
-        squared = np.square(X[part]).sum(axis=1)[:, None] - 2 * X[part] @ M.T + np.square(M).sum(axis=1)
-        d = np.sqrt(np.maximum(squared, 0.0))
-        d[:, empty] = np.inf
-        rows = np.arange(len(d))
-        a = d[rows, labels[part]].copy()
-        d[rows, labels[part]] = np.inf
-        other[part] = np.argmin(d, axis=1)
-        b = d[rows, other[part]]
-        with np.errstate(invalid="ignore"):  # inf / inf, where there is one cluster
-            ratio = (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny)
-        margin[part] = np.where(np.isfinite(b), ratio, 1.0)
-    return Certainty(margin, other)
+    d, rows = euclidean_distances(found.values, centers(found.values, labels)), np.arange(len(labels))
+    d[:, np.bincount(labels) == 0] = np.inf  # clusters that none of the samples shown is of
+    a = d[rows, labels]
+    d[rows, labels] = np.inf
+    other = np.argmin(d, axis=1)
+    b = d[rows, other]
+    with np.errstate(invalid="ignore"):  # inf / inf, where there is one cluster
+        ratio = (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny)
+    return Certainty(np.where(np.isfinite(b), ratio, 1.0), other)
 
 
 # ---- pictures of points
@@ -146,8 +136,6 @@ def layout(run: Run, ax: Axes | None = None, *, precomputed: Layout | None = Non
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     precomputed : Layout, optional
         `Run.layout`, or another layout of rows of this run.
     most : int
@@ -201,8 +189,6 @@ def embedding(
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     axes : (int, int)
         Which of the discriminating coordinates, from 0 on.
     precomputed : Coordinates, optional
@@ -258,8 +244,6 @@ def silhouettes(run: Run, ax: Axes | None = None, *, precomputed: Silhouettes | 
 
     Parameters
     ----------
-    run : Run
-    ax : matplotlib.axes.Axes, optional
     precomputed : Silhouettes, optional
         The answer of `silhouette`, if it is computed already.
     """
@@ -307,11 +291,6 @@ def layers(run: Run | Layers, ax: Axes | None = None) -> Axes:
     Each cluster is a node, its area by its rows and the darker the larger its persistence. Lines go to the clusters
     of the next finer layer that have a part of it, their width by the share of the cluster that goes there; shares
     below 2 % are left out. Clusters stand below the one that most of their rows come from.
-
-    Parameters
-    ----------
-    run : Run or Layers
-    ax : matplotlib.axes.Axes, optional
     """
     found = run if isinstance(run, Layers) else run.layers
     ax = axis(ax, grid=None)

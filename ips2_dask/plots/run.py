@@ -31,26 +31,15 @@ class Spectrum(NamedTuple):
 def spectrum(run: Run) -> Spectrum:
     """The leading eigenvalues of a run, as `eigenvalues` draws them."""
     c, gap, inner = run.params.n_sought, run.gap, run.inner_eigenvalues
-    count = 0 if run.params.tensor == "decomposable" else int(stage_facts(run)["eigen"]["components"])
+    count = 0 if run.params.tensor == "decomposable" else int(run._context.facts["eigen"]["components"])
     following = float(inner[-1] - gap) if gap is not None and len(inner) else None
     if count >= c:
         return Spectrum(inner, 0, count, following, gap, c)
     return Spectrum(np.concatenate([np.ones(count), inner]), count, 0, following, gap, c)
 
 
-def stage_facts(run: Run) -> dict[str, dict[str, Any]]:
-    """The facts that each stage of a run stored, by its name."""
-    return {stage["name"]: stage["facts"] for stage in run.manifest["stages"]}
-
-
 def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
-    """Draw the leading eigenvalues, the next one, and the gap between them.
-
-    Parameters
-    ----------
-    run : Run or Spectrum
-    ax : matplotlib.axes.Axes, optional
-    """
+    """Draw the leading eigenvalues, the next one, and the gap between them."""
     shown = spectrum(run) if isinstance(run, Run) else run
     ax, n, first = axis(ax, grid="y"), len(shown.values), shown.components
     numbers = np.arange(1, n + 1)
@@ -83,12 +72,12 @@ def _gap(ax: Axes, n: int, last: float, following: float) -> None:
 
 
 def convergence(run: Run, ax: Axes | None = None) -> Axes:
-    """Draw the solver's largest wanted residual over its products; parameters as of `eigenvalues`.
+    """Draw the solver's largest wanted residual over its products.
 
     The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no
     such history.
     """
-    history, ax = stage_facts(run)["eigen"]["history"], axis(ax)
+    history, ax = run._context.facts["eigen"]["history"], axis(ax)
     ax.set_yscale("log")
     products, residuals = ([entry[name] for entry in history] for name in ("products", "residual"))
     ax.plot(products, residuals, marker="o", markersize=4, color=PALETTE[0], label="largest residual")
@@ -125,13 +114,7 @@ def spent(run: Run) -> list[Spent]:
 
 
 def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
-    """Draw the seconds of each stage; a stage that an earlier run computed has a bar without hatch.
-
-    Parameters
-    ----------
-    run : Run or list of Spent
-    ax : matplotlib.axes.Axes, optional
-    """
+    """Draw the seconds of each stage; a stage that an earlier run computed has a bar without hatch."""
     stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
     for row, stage in enumerate(stages):
@@ -146,7 +129,7 @@ def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
 
 
 def stage_memory(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
-    """Draw the largest process after each stage beside what had been planned; parameters as of `stage_times`."""
+    """Draw the largest process after each stage beside what had been planned."""
     stages = spent(run) if isinstance(run, Run) else run
     ax, rows, mib = axis(ax, grid="x"), np.arange(len(stages)), 2.0**20
     look: dict[str, Any] = {"facecolor": "none", "edgecolor": PALETTE[0], "hatch": "////", "linewidth": 1.2}

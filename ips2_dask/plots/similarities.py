@@ -13,8 +13,8 @@ import numpy as np
 
 from ips2_dask.plots.style import INK, KINDS, MUTED, PALETTE, SEQUENTIAL, axis, legend, titled
 from ips2_dask.runs.run import Run
-from ips2_dask.runs.sample import RunSample, shown
-from ips2_dask.stages.similarity_views import Similarities
+from ips2_dask.runs.sample import shown
+from ips2_dask.stages.similarity_views import Similarities, numbered_parts
 from ips2_dask.typing import Float64, Int64
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
@@ -52,45 +52,23 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
 
     Parameters
     ----------
-    run : Run
     cells : int
         Largest number of rows and columns of the heat maps.
     profile : bool
         Whether each sample's mean similarity to each cluster is wanted: (m, c) numbers.
     """
     run = shown(run)
-    if isinstance(run, RunSample):
-        return _summarize_sample(run, cells, profile)
-    distinct = run.distinct  # pairs are those of distinct rows
-    labels = run.labels[distinct].astype(np.int64)
-    m, c = len(labels), int(labels.max()) + 1
-    order = np.argsort(labels, kind="stable")
-    n = min(m, cells)
-    cell = np.empty(m, np.int64)
-    cell[order] = np.arange(m) * n // m
-    sums = _Sums(c, n, m, _ranges(run.iter_similarities()), profile)
-    for part in run.iter_similarities():
-        i, j = (np.searchsorted(distinct, end) for end in (part.i, part.j))
-        sums.add(_Ends(labels[i], cell[i], i), _Ends(labels[j], cell[j], j), _values(part))
-    sizes = np.bincount(labels, minlength=c)
-    position = np.searchsorted(distinct, run.first_rows)
-    return sums.summary(sizes, np.bincount(cell, minlength=n), position, not _stored_densely(run))
-
-
-def _summarize_sample(run: RunSample, cells: int, profile: bool) -> Summary:
-    """`summarize` for a drawn sample: sums over all pairs, partition by partition, and what is said of each sample of
-    the drawn ones alone. In a heat map the samples of a cluster are in the run's order instead of the input's.
-    """
-    most = run.params.n_clusters
-    counts = np.stack([np.bincount(run.labels_of_partition(b), minlength=most) for b in run.partitions])
+    context = run._context
+    most = max(run.params.n_clusters, len(run.sizes))
+    counts = np.stack([np.bincount(run.labels_of_partition(b), minlength=most) for b in range(context.n_partitions)])
     counts = counts[:, : int(counts.any(axis=0).sum())]  # clusters that could not be told apart are the last ones
     sizes = counts.sum(axis=0)
-    m, c = int(sizes.sum()), len(sizes)
+    m, c = context.m, len(sizes)
     n = min(m, cells)
     firsts = np.concatenate([[0], np.cumsum(sizes)])[:-1] + np.cumsum(counts, axis=0) - counts  # by partition, cluster
 
     def partition_ends(b: int) -> tuple[Int64, Int64]:
-        """Label and cell of each sample of a partition."""
+        """Label and cell of each sample of a partition; samples of a cluster are in the run's order."""
         labels = run.labels_of_partition(b).astype(np.int64)
         order = np.argsort(labels, kind="stable")
         own = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=c))])[:-1]
@@ -99,7 +77,7 @@ def _summarize_sample(run: RunSample, cells: int, profile: bool) -> Summary:
         return labels, (firsts[b][labels] + place) * n // m
 
     def ends(samples: Int64) -> _Ends:
-        used, places = np.unique(samples, return_inverse=True)
+        used, places = np.unique(samples, return_inverse=True) if len(samples) < m else (np.arange(m), samples)
         labels, cell = (np.empty(len(used), np.int64) for _ in range(2))
         for b, own, rows in run.by_partition(used):
             labels[own], cell[own] = (values[rows] for values in partition_ends(b))
@@ -108,21 +86,12 @@ def _summarize_sample(run: RunSample, cells: int, profile: bool) -> Summary:
         number[run.samples[number] != used] = -1
         return _Ends(labels[places], cell[places], number[places])
 
-    sums = _Sums(c, n, len(run.samples), _ranges(run.numbered_similarities()), profile)
-    for part in run.numbered_similarities():
-        sums.add(ends(part.i), ends(part.j), _values(part))
+    sums = _Sums(c, n, len(run.samples), _ranges(numbered_parts(context)), profile)
+    for part in numbered_parts(context):
+        values = {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS}
+        sums.add(ends(part.i), ends(part.j), values)
     in_cells = np.diff(-(-np.arange(n + 1) * m // n))  # samples at places of which places * n // m is a cell
-    return sums.summary(sizes, in_cells, run.order, not _stored_densely(run))
-
-
-def _stored_densely(run: Run) -> bool:
-    """Whether the run stored the fused similarity of all pairs, also those whose similarity is 0."""
-    return bool(next(stage["facts"]["dense"] for stage in run.manifest["stages"] if stage["name"] == "fuse"))
-
-
-def _values(part: Similarities) -> dict[str, Float64]:
-    """The values of each similarity of some pairs."""
-    return {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS}
+    return sums.summary(sizes, in_cells, run.order, not context.facts["fuse"]["dense"])
 
 
 def _ranges(parts: Iterable[Similarities]) -> dict[str, tuple[float, float]]:
@@ -212,7 +181,6 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) 
     ----------
     run : Run or Summary
     kind : {"pairwise", "high_order", "fused"}
-    ax : matplotlib.axes.Axes, optional
     """
     from matplotlib.colors import Normalize, PowerNorm  # noqa: PLC0415  the extra [report]
 

@@ -16,14 +16,13 @@ from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.plan.choices import Choices, choose, partition_bounds, widest
 from ips2_dask.plots.clusters import DRAWN
-from ips2_dask.plots.run import stage_facts
 from ips2_dask.plots.style import KINDS, LAYOUTS
 from ips2_dask.readers.features import Features, joined_list
 from ips2_dask.reports.page import Bold, Code, Section, Table, figure, page
 from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.run import Run
-from ips2_dask.runs.sample import UNCERTAIN, RunSample, shown
+from ips2_dask.runs.sample import UNCERTAIN, shown
 from ips2_dask.typing import Int64
 from ips2_dask.wording import SCORES, WAYS, count, duration, option, size, stage_results, without_columns
 
@@ -56,7 +55,7 @@ class ReportData:
             left_out += [] if block.left_out is None else [int(block.left_out[own].sum())]
         self.certainty, self.unsure, self.left_out = certain / n, unsure / n, sum(left_out) if left_out else None
         self.run = run = shown(run)
-        self.is_sample = isinstance(run, RunSample)
+        self.is_sample = len(run.samples) < run._context.m
         self.facts: dict[str, Any] = run.report()
         self.stages, self.spectrum = plots.spent(run), plots.spectrum(run)
         self.similarities = plots.summarize(run, profile=run.embedding is None)
@@ -71,17 +70,12 @@ class ReportData:
 
     @property
     def warnings(self) -> list[str]:
-        """The stages' warnings, and quality checks that failed."""
-        warnings = list(self.facts["warnings"])
-        if self.facts["recall"] < LEAST_RECALL:
-            warnings.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
-        large = self.facts["components"] - self.facts["islands"]["pairs"]
-        if large > 1:
-            warnings.append(
-                f"the pairs of the tensor fall into {large:,} large connected components: each has an "
-                "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
-            )
-        return warnings
+        """The stages' warnings, and promises that were not kept."""
+        broken = [one for one in self.facts["promises"] if not one["kept"]]
+        texts = [
+            f"{one['promise']}: found {one['found']:.4g}, wanted {one['rule']} {one['wanted']:g}" for one in broken
+        ]
+        return [*self.facts["warnings"], *texts]
 
 
 def _if_there(run: Run, name: str) -> Any:
@@ -100,12 +94,12 @@ def render(run: Run) -> str:
     if facts["distinct"] != facts["m"] - facts["dropped"]:
         distinct = f" ({facts['distinct']:,} of them distinct)"
     sizes = f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features"
-    parts = [_clusters, _layers, _parameters, _stages, _eigenvalues, _similarities, _labels, _embedding, _doubtful]
-    left_out = {_layers: not data.layers, _known: data.known is None}
+    parts = [_parameters, _stages, _eigenvalues, _similarities, _labels, _embedding, _doubtful]
+    parts = [_clusters, *([_layers] if data.layers else []), *parts, *([] if data.known is None else [_known]), _again]
     return page(
         f"{run.params.method.upper()}: {whole.rstrip('/').rpartition('/')[2] or whole}",
         f"{sizes}, finished {manifest['finished']}",
-        [part(data) for part in (*parts, _known, _again) if not left_out.get(part)],
+        [part(data) for part in parts],
         tiles=_tiles(data),
         warnings=data.warnings,
         footer=f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays.",
@@ -253,7 +247,7 @@ def _stages(data: ReportData) -> Section:
 
 def _eigenvalues(data: ReportData) -> Section:
     """The spectrum with the gap at c, and the solver's convergence."""
-    found, history = data.spectrum, stage_facts(data.run)["eigen"]["history"]
+    found, history = data.spectrum, data.run._context.facts["eigen"]["history"]
     caption = "The leading eigenvalues of the unfolded tensor's Laplacian"
     caption += f", those of {count(found.left_out, 'connected component')} left out" if found.left_out else ""
     drawings = [figure("eigenvalues", f"{caption}.", partial(plots.eigenvalues, found))]
@@ -268,13 +262,11 @@ def _eigenvalues(data: ReportData) -> Section:
         kind = "the next one" if number > len(found.values) else kind
         following = f"{value - values[number]:.3g}" if number < len(values) else "–"
         rows.append([str(number), f"{value:.6f}", following, kind])
-    tables = [Table("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows, (3,), folds=True)]
+    table = Table("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows, (3,), folds=True)
     if history:
         text_of = "The largest residual among the wanted pairs."
         drawings.append(figure("convergence", text_of, partial(plots.convergence, data.run)))
-        cycles = [[str(entry["products"]), f"{entry['residual']:.3g}"] for entry in history]
-        tables.append(Table("Largest wanted residual", ["products", "residual"], cycles, folds=True))
-    return Section("eigenvalues", "Eigenvalues", [text, drawings, tables])
+    return Section("eigenvalues", "Eigenvalues", [text, drawings, table])
 
 
 def _similarities(data: ReportData) -> Section:
@@ -350,20 +342,13 @@ def _embedding(data: ReportData) -> Section:
         text += f" Coordinates, silhouettes and margins are of {len(run.labels):,} samples: drawn, and the "
         text += "least certain ones."
     text += " The paler a point, the less certain its label."
-    n, drawings = found.values.shape[1], []
-    for axes in [(0, 1), (0, 2)][: max(1, n - 1)]:
+    drawings = []
+    for axes in [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]:
         a, b = axes[0] + 1, axes[1] + 1
         caption = f"Directions {a} and {b} of the {found.what}; pale points have an uncertain label."
         draw = partial(plots.embedding, run, axes=axes, precomputed=found)
         drawings.append(figure(f"embedding-{a}{b}", caption, draw, height=4.2))
-    rows = []
-    for cluster in range(len(data.sizes)):
-        some = found.values[run.labels == cluster]
-        both = zip(some.mean(axis=0), some.std(axis=0), strict=True) if len(some) else ()  # none may be shown
-        rows.append([str(cluster), *([f"{mean:.3f} ± {std:.3f}" for mean, std in both] or ["–"] * n)])
-    head = ["cluster", *(f"coordinate {n + 1}" for n in range(n))]
-    table = Table("Mean ± standard deviation of each cluster", head, rows, folds=True)
-    return Section("embedding", "Embedding", [text, drawings, table])
+    return Section("embedding", "Embedding", [text, drawings])
 
 
 def _doubtful(data: ReportData) -> Section:

@@ -176,64 +176,38 @@ def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
 
 def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
     """Write the spectral embedding of all rows, if the run has one."""
-    context = run._context
-    columns = label_results.n_columns(context)
-    if columns is None:
+    context, name = run._context, f"X_{KEY}"
+    if label_results.n_columns(context) is None:
         return
-    blocks = _row_blocks(
-        run, folder / "embedding", lambda b: label_results.of_partition(context, "embedding", b), np.nan
-    )
-    name = f"X_{KEY}"
-    for low, rows in blocks:
+
+    def of_partition(b: int) -> AnyArray:
+        return label_results.of_partition(context, "embedding", b)
+
+    for low, rows in _row_blocks(run, folder / "embedding", of_partition, np.nan):
         if name not in obsm:
-            _encoded(obsm.create_dataset(name, (run.n_rows, columns), rows.dtype), "array")
+            _encoded(obsm.create_dataset(name, (run.n_rows, rows.shape[1]), rows.dtype), "array")
         obsm[name][low : low + len(rows)] = rows
 
 
 def _row_blocks(
-    run: Run, folder: Path, of_partition: Callable[[int], AnyArray], missing: object
+    run: Run, path: Path, of_partition: Callable[[int], AnyArray], missing: object
 ) -> Iterator[tuple[int, AnyArray]]:
     """What is stored by partition in the order of the run's rows: the number of a block's first row, and the block.
 
-    ``folder`` is made here, for files; ``missing`` stands for rows that were left out.
+    ``path`` is of a file that is made here; ``missing`` stands for rows that were left out.
     """
     context = run._context
-    if not context.merged:
-        yield from _distinct_blocks(run, folder, of_partition)
-        return
-    path, first = folder.with_name(f"{folder.name}-distinct"), 0
-    with path.open("wb") as stream:
-        for _, rows in _distinct_blocks(run, folder, of_partition):
-            rows.tofile(stream)
-            kind, columns = rows.dtype, rows.shape[1]
-    for low in range(0, context.n_rows, RANGE_ROWS):
-        places = context.distinct_places(low, min(low + RANGE_ROWS, context.n_rows))
-        if context.clustered_only:
-            places = places[places >= 0]
-        distinct = np.memmap(path, kind, "r", shape=(context.m, columns))  # anew: pages that were read go with it
-        block = np.array(distinct[places])
-        del distinct
-        block[places < 0] = missing
-        yield first, block
-        first += len(block)
-
-
-def _distinct_blocks(run: Run, folder: Path, of_partition: Callable[[int], AnyArray]) -> Iterator[tuple[int, AnyArray]]:
-    """What is stored by partition in the order of the distinct rows, by ranges of these."""
-    context = run._context
-    files: RowFiles | None = None
     for b in range(context.n_partitions):
         rows = of_partition(b)
-        if files is None:
-            kind = np.dtype([("row", np.int32), ("values", rows.dtype, rows.shape[1:])])
-            files = RowFiles(folder, kind, RANGE_ROWS)
-        records = np.empty(len(rows), kind)
-        records["row"], records["values"] = context.distinct_numbers(b), rows
-        files.add(records)
-    assert files is not None
-    for low in range(0, context.m, RANGE_ROWS):
-        records = files.take(low)
-        yield low, records["values"][np.argsort(records["row"])]
+        kind, shape = rows.dtype, (context.m, rows.shape[1])
+        # opened anew each time: the pages that were touched leave memory with it
+        np.memmap(path, kind, "r+" if b else "w+", shape=shape)[context.distinct_numbers(b)] = rows
+    for low in range(0, context.n_rows, RANGE_ROWS):
+        high = min(low + RANGE_ROWS, context.n_rows)
+        places = context.distinct_places(low, high) if context.merged else np.arange(low, high)
+        block = np.array(np.memmap(path, kind, "r", shape=shape)[places])
+        block[places < 0] = missing
+        yield low, block
 
 
 def _write_csr(

@@ -32,7 +32,7 @@ Columns = dict[str, AnyArray]
 
 
 class LabelBlock(NamedTuple):
-    """Labels of consecutive rows of the input, or of the rows that were clustered where only these are asked for."""
+    """Labels of consecutive rows of the input."""
 
     first: int  #: number of the first row
     labels: Int32  #: (n,), -1 for a row that was left out
@@ -92,17 +92,13 @@ def row_blocks(context: Context, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]
     No array of all rows is read: of a stored array the chunks that a block touches.
     """
     names = ["labels", "certainty", *(["left_out"] if has_left_out(context) else [])]
-    folder, first = context.folders["label"], 0
+    folder = context.folders["label"]
     for part, low, high in _row_parts(context):
         for start in range(low, high, rows):
             limits = start - low, min(start + rows, high) - low
             arrays = {name: context.store.read_rows(folder, part, name, *limits) for name in names}
-            if context.clustered_only:
-                inside = arrays["labels"] >= 0
-                arrays = {name: values[inside] for name, values in arrays.items()}
             left_out = arrays["left_out"].astype(np.bool_) if "left_out" in arrays else None
-            yield LabelBlock(first, arrays["labels"], arrays["certainty"], left_out)
-            first += len(arrays["labels"])
+            yield LabelBlock(start, arrays["labels"], arrays["certainty"], left_out)
 
 
 def by_row(context: Context, name: str) -> AnyArray:

@@ -90,11 +90,8 @@ def least(context: Context, n: int, key: Callable[[int, Int64], AnyArray]) -> tu
 
 def of_rows(context: Context, layout: Layout) -> Float32:
     """The points of all rows of the input, NaN where a row was not laid out: (rows, 2) float32."""
-    found = np.full((context.m, 2), np.nan, np.float32)
-    for b in range(context.n_partitions):
-        low, high = context.span(b)
-        rows = np.asarray(context.user_numbers(b), np.int64)
-        at = np.searchsorted(layout.samples, rows).clip(max=max(len(layout.samples) - 1, 0))
-        there = layout.samples[at] == rows if len(layout.samples) else np.zeros(len(rows), np.bool_)
-        found[low:high][there] = layout.points[at[there]]
+    found, order = np.full((context.m, 2), np.nan, np.float32), context.order()
+    rows = np.arange(context.m) if order is None else order
+    ranks = np.argsort(rows)
+    found[ranks[np.searchsorted(rows, layout.samples, sorter=ranks)]] = layout.points
     return np.asarray(context.by_row(found), np.float32)

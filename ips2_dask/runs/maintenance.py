@@ -66,24 +66,10 @@ def _check_place(path: Path) -> None:
         raise BadInput(str(path), f"{nearest}, {why}", PLACE, NOWHERE, "give another --out")
 
 
-def withdraw(store: Store, folder: str, before: Document | None) -> None:
-    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
-
-    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
-    """
-    store.remove(folder)
-    if before is not None:
-        store.put_document("manifest.json", before)
-    else:
-        store.remove("manifest.json")
-        store.remove("zarr.json")
-
-
 def read_manifest(store: ZarrStore) -> Document:
-    """The manifest of a run directory.
+    """The manifest of a run directory, refused where there is none, or one of another format or with strange folders.
 
-    Refused where there is none, or one of another format, or with folders that are none of stages; ``Damaged`` where it
-    is not what was written.
+    ``Damaged`` where it is not what was written.
     """
     manifest, whole = store.document("manifest.json")
     if manifest is None:
@@ -243,9 +229,11 @@ def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verific
             verification.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault, array))
     verification.stages += document is not None
     verification.parts += len(scan.receipts)
-    verification.arrays += scan.arrays
-    verification.chunks += scan.chunks
-    verification.bytes += scan.octets
+    for receipt in scan.receipts.values():
+        sizes = [described["bytes"] for described in receipt["arrays"].values()]
+        verification.arrays += len(sizes)
+        verification.chunks += sum(map(len, sizes))
+        verification.bytes += sum(map(sum, sizes))
 
 
 @dataclasses.dataclass(frozen=True)

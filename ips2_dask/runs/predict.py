@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.errors import BadInput
@@ -241,55 +240,34 @@ def _standardized(context: Context, name: str, numbers: Int64, rows: AnyArray) -
     return np.ascontiguousarray(X)
 
 
-class _Extended(NamedTuple):
-    """Points and shares of new samples, from their nearest training samples."""
+def _extend_rows(context: Context, X: Float32) -> tuple[Float64, Float64 | None, Int64]:
+    """The points of new samples, their shares where labels follow from them, and the training samples they equal.
 
-    points: Float64  # (n, columns) of the embedding, or (n, c) products with the mean rows of U
-    shares: Float64 | None  # (n, c) of the clusters, rows of sum 1
-    copies: Int64  # (n,) the training sample that one equals, -1 where there is none
-
-
-def _extend_rows(context: Context, X: Float32) -> _Extended:
-    """The points of new samples and, where labels follow from them, their shares.
-
-    A sample that equals a training sample has the point and the shares of that one.
+    Points are (n, columns) of the embedding, or (n, c) products with the mean rows of U; shares (n, c), rows of sum 1.
+    A sample that equals a training sample has the point of that one; of others the third is -1.
     """
-    wanted = max(context.params.n_stored_neighbors - 1, 1)
-    indices, distances = nearest(context, X, min(wanted, context.m))
+    indices, distances = nearest(context, X, min(max(context.params.n_stored_neighbors - 1, 1), context.m))
     copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
     copied = np.flatnonzero(copies >= 0)
-
-    has_shares = not context.params.clusters_rows  # else labels are those of the nearest mean row of U
     sequence = np.argsort(context.owner(indices[:, 0]), kind="stable")  # the neighbours of a chunk in few partitions
 
     def extend(start: int, stop: int) -> tuple[Float64, Float64 | None]:
         some = sequence[start:stop]
-        return _extended(context, X[some], indices[some], distances[some], has_shares)
+        return _extended(context, X[some], indices[some], distances[some])
 
     parts = map_chunks(extend, len(X), ROWS)
-    points = _in_order([part for part, _ in parts], sequence)
-    if not context.params.clusters_rows:
-        points = normalize_rows(points)
-        points[copied] = label_results.rows_at(context, "embedding", copies[copied])
-    else:
+    order = np.argsort(sequence)  # of the new samples, among the rows of all chunks
+    points = np.concatenate([part for part, _ in parts])[order]
+    if context.params.clusters_rows:
         points[copied] = np.asarray(context.read("label", "means", "products"))[copies[copied]]
-    found = [part for _, part in parts if part is not None]
-    if not found:
-        return _Extended(points, None, copies)
-    shares = _in_order(found, sequence)
-    return _Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
+        return points, None, copies
+    points = normalize_rows(points)
+    points[copied] = label_results.rows_at(context, "embedding", copies[copied])
+    shares = np.concatenate([part for _, part in parts if part is not None])[order]
+    return points, shares / shares.sum(axis=1, keepdims=True), copies
 
 
-def _in_order(parts: list[Float64], sequence: NDArray[np.intp]) -> Float64:
-    """Rows of chunks, one after the other those of ``sequence``, in the order of the new samples."""
-    rows = np.empty((len(sequence), parts[0].shape[1]))
-    rows[sequence] = np.concatenate(parts)
-    return rows
-
-
-def _extended(
-    context: Context, X: Float32, indices: Integer, distances: Float32, has_shares: bool
-) -> tuple[Float64, Float64 | None]:
+def _extended(context: Context, X: Float32, indices: Integer, distances: Float32) -> tuple[Float64, Float64 | None]:
     """Points, not of length 1, and sums of shares of some new samples, from rows of their nearest training samples."""
     params = context.params
     normalized = extension.is_normalized(params.fusion, params.method)
@@ -306,7 +284,7 @@ def _extended(
     points = alone + extension.high_order_part(
         distances[:, near], _basis(context, "high_order_basis", indices[:, near])
     )
-    if not has_shares:
+    if params.clusters_rows:  # labels are those of the nearest mean row of U
         return points, None
     rows = label_results.rows_at(context, "shares", indices[:, near])
     return points, extension.high_order_part(distances[:, near], rows)

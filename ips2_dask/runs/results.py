@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,7 +22,7 @@ from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.runs.maintenance import check_there
 from ips2_dask.stages import known_labels, side_inputs
-from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
+from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.stages.views import known_vectors, pair_vectors, read_pairs, restricted_tensor, solved_degrees, unit
 from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
@@ -42,15 +42,7 @@ class Neighbors(NamedTuple):
 
 
 class Results:
-    """The stored results of a run.
-
-    Parameters
-    ----------
-    store : Store
-    manifest : dict
-    keep : object, optional
-        Something that must live as long as the run, such as its temporary folder.
-    """
+    """The stored results of a run, of whose store ``keep`` may be the temporary folder, which must live as long."""
 
     def __init__(self, store: Store, manifest: Document, keep: object = None) -> None:
         self._store, self.manifest, self._keep = store, manifest, keep
@@ -114,8 +106,8 @@ class Results:
         Yields
         ------
         LabelBlock
-            ``first``, the number of its first row (among those of `rows`, for a `clustered` run), and ``labels``,
-            ``certainty`` and ``left_out`` of its rows; None for what the run does not keep.
+            ``first``, the number of its first row, and ``labels``, ``certainty`` and ``left_out`` of its rows; None for
+            what the run does not keep.
 
         Examples
         --------
@@ -143,14 +135,8 @@ class Results:
 
     @property
     def n_rows(self) -> int:
-        """Rows that `labels` has: those of the input, or of `clustered` those that were clustered."""
-        return int(self.manifest["input"]["shape"][0]) - (self._n_dropped if self._context.clustered_only else 0)
-
-    @property
-    def _n_dropped(self) -> int:
-        """Rows that the ingest left out for missing values."""
-        missing = self._context.facts["ingest"].get("missing") or {"rule": "refuse"}
-        return int(missing["rows"]) if missing["rule"] == "drop" else 0
+        """Rows of the input."""
+        return int(self.manifest["input"]["shape"][0])
 
     @property
     def features(self) -> FittedFeatures | None:
@@ -186,37 +172,12 @@ class Results:
         columns = tuple(Column(number=number, name=name) for number, name in zip(numbers, names, strict=True))
         return FittedFeatures(columns=columns, n_columns=f + (label is not None), label=label, whole=True)
 
-    @cached_property
-    def dropped(self) -> Integer:
-        """Rows of the input that were left out for a missing value, ascending: (n,)."""
-        if self._context.clustered_only or not self._n_dropped:
-            return np.empty(0, np.int64)
-        return np.flatnonzero(self._context.distinct_places() < 0)
-
-    @cached_property
-    def rows(self) -> Integer:
-        """The row of the input that each entry of `labels` is of: all of them, or of `clustered` those it has."""
-        return self._context.clustered_rows() if self._context.clustered_only else np.arange(self.n_rows)
-
-    @cached_property
-    def clustered(self) -> Self:
-        """This run as if its input held only the rows that were clustered; the run itself if no row was left out.
-
-        Labels, places and similarities are those of these rows, and rows are numbered among them; `rows` says which of
-        the input's they are.
-        """
-        if not len(self.dropped):
-            return self
-        run = type(self)(self._store, self.manifest, self._keep)
-        run._context.clustered_only = True
-        return run
-
     def _of_rows(self, name: str) -> AnyArray:
         """Labels, certainty, what a density left out, or the embedding, of each row."""
         with self._there():
             if name == "embedding":
-                return self._context.by_row(np.array(label_results.of_all(self._context, name)))
-            return self._rows_of(label_results.by_row(self._context, name))
+                return self._context.by_row(label_results.of_all(self._context, name))
+            return label_results.by_row(self._context, name)
 
     @contextlib.contextmanager
     def _there(self) -> Iterator[None]:
@@ -227,27 +188,15 @@ class Results:
             check_there(self._store)
             raise
 
-    def _rows_of(self, values: AnyArray) -> AnyArray:
-        """Stored values of each row of the input, restricted to the clustered rows for a `clustered` view."""
-        return values[self.rows] if self._context.clustered_only else np.array(values)
-
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:
         """Names of the samples, where the input had names that are not a plain range: (m,)."""
-        folder = self.manifest["beside"].get(side_inputs.NAMES)
-        return None if folder is None else self._rows_of(side_inputs.read_names(self._store, folder))
+        return self.names_between(0, self.n_rows)
 
     def names_between(self, low: int, high: int) -> NDArray[np.str_] | None:
         """The `sample_names` of rows low .. high - 1, read alone: (high - low,); None where the input had none."""
         folder = self.manifest["beside"].get(side_inputs.NAMES)
-        if folder is None:
-            return None
-        if not self._context.clustered_only:
-            return side_inputs.read_names(self._store, folder, low, high)
-        rows = self.rows[low:high]
-        if not len(rows):
-            return np.empty(0, np.str_)
-        return side_inputs.read_names(self._store, folder, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
+        return None if folder is None else side_inputs.read_names(self._store, folder, low, high)
 
     @cached_property
     def distinct(self) -> Integer:
@@ -425,10 +374,6 @@ class Results:
             why = "it would hardly fit into memory"
             raise BadInput("similarity", found, allowed, why, "ask for similarity(..., distinct=True)")
 
-    def iter_similarities(self) -> Iterator[Similarities]:
-        """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
-        return similarity_parts(self._context)
-
     @property
     def choice(self) -> dict[str, Any] | None:
         """Why there are as many clusters, where that was chosen: eigenvalues, relative gaps, candidates; else None."""
@@ -443,7 +388,7 @@ class Results:
     def known_labels(self) -> Int32 | None:
         """Codes of the known labels that came with the input, or None: (m,)."""
         are_known = known_labels.are_known(self._context)
-        return self._rows_of(known_labels.read_codes(self._context)) if are_known else None
+        return known_labels.read_codes(self._context) if are_known else None
 
     def known_table(self) -> sp.csr_array | None:
         """How many clustered rows of each known class are in each cluster: CSR (classes, c) int64, counted by blocks.
@@ -453,9 +398,8 @@ class Results:
         if not known_labels.are_known(self._context):
             return None
         table, c = sp.csr_array((0, self.params.n_clusters), dtype=np.int64), self.params.n_clusters
-        inner = dataclasses.replace(self._context, clustered_only=False)
-        for block in label_results.row_blocks(inner):
-            known = known_labels.read_codes(inner, block.first, block.first + len(block.labels))
+        for block in self.iter_labels():
+            known = known_labels.read_codes(self._context, block.first, block.first + len(block.labels))
             own = block.labels >= 0
             n = max(table.shape[0], int(known.max(initial=-1)) + 1)
             table.resize((n, c))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import LEAST_RECALL, Params
@@ -17,6 +17,7 @@ from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.maintenance import read_manifest
 from ips2_dask.runs.predict import Predicted
 from ips2_dask.runs.results import Results
+from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.typing import Float32, Float64, Int32
 
@@ -44,14 +45,8 @@ class Run(Results):
     def layers(self) -> Layers:
         """The cuts of the stored tree of density that persist, coarse to fine, each with a label for every sample.
 
-        As the smallest size of a cluster grows, the leaves of the tree stay the same for a while and then become fewer.
-        A layer is such a cut whose stability is not exceeded by its neighbours'; `ips2_dask.kernels.density.layers` has
-        the rule, `Layer` what each one has. There are at most six, of 2 to 50 clusters.
-
-        The tree is that of the most columns of the embedding, c + 8 unless ``n_components`` says otherwise, so layers
-        of many more clusters than c are told apart only by a run with a larger ``n_components``. Groups between which U
-        has no similarity are all equally far from each other in the embedding: a hierarchy above the connected
-        components of U is not seen. Nothing is solved or stored.
+        There are at most six, of 2 to 50 clusters; docs/labels.md has the rule and its limits, `Layer` what each one
+        has. Nothing is solved or stored.
 
         Raises
         ------
@@ -73,14 +68,12 @@ class Run(Results):
         """The samples in the plane, for pictures: ``points`` (n, 2) float32, ``samples`` (n,) int64, ``method``.
 
         With umap-learn (the extra ``layout``) it is UMAP's optimiser on the fused similarity U itself, started from
-        the embedding. Of more than 100,000 samples so many are drawn by their row numbers: the edges of U among them
-        would be too few to hold together, so that UMAP makes a graph of their rows of the embedding, which are read by
-        partition; ``source`` says which of the two it was. Without umap-learn it is scikit-learn's t-SNE of the
+        the embedding. Of more than 100,000 samples so many are drawn, and UMAP makes a graph of their rows of the
+        embedding; ``source`` says which of the two it was. Without umap-learn it is scikit-learn's t-SNE of the
         embedding, of at most 5,000 samples. Where no embedding is kept, eigenvectors of U stand for it.
 
         ``samples`` are rows of the input, ascending, and of equal rows the first. The same run gives the same bits
-        with the same versions on one machine, whatever the partitions of a graph that is not sharded; rows in another
-        order give another layout. More than 100,000 samples without an embedding are refused.
+        with the same versions on one machine. More than 100,000 samples without an embedding are refused.
 
         Examples
         --------
@@ -199,7 +192,42 @@ class Run(Results):
         found, and whether it was kept. ``missing`` says what was done about missing values, how many there were and in
         how many rows; ``dropped`` how many rows were left out for them.
         """
-        return _report(self)
+        facts, params, stages = self._context.facts, self.params, self.manifest["stages"]
+        ingest, neighbors, tensor, pairs, eigen, _, label = (facts[stage] for stage in STAGES)
+        (m, f), missing = self.manifest["input"]["shape"], ingest.get("missing")
+        islands = {"pairs": eigen.get("islands", 0), "fused": 0, "rows": 0, "largest": 0}
+        warnings = [w for of in (self.choice or {}, *facts.values()) for w in of.get("warnings", [])]
+        return {
+            "m": m,
+            "distinct": ingest.get("bounds", [m])[-1],
+            "dropped": missing["rows"] if missing is not None and missing["rule"] == "drop" else 0,
+            "missing": missing,
+            "f": f,
+            "k": params.n_neighbors,
+            "c": params.n_clusters,
+            "P": tensor["pair_offsets"][-1],
+            "nnz": tensor["nnz"],
+            "partitions": self._context.n_partitions,
+            "unit": self.unit,
+            "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
+            "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
+            "eigenvalues": self.eigenvalues.tolist(),
+            "residual_max": eigen["residual_max"],
+            "gap": self.gap,
+            "products": eigen["products"],
+            "verdict": eigen["verdict"],
+            "components": pairs["components"],
+            "fused_components": label["u_components"],
+            "islands": islands | label.get("islands", {}),
+            "roundings": label.get("roundings", []),
+            "builder": neighbors["builder"],
+            "recall": neighbors["recall"],
+            "searched_exactly": neighbors.get("searched_exactly", False),
+            "run_dir": self.path,
+            "promises": quality_checks(params, facts),
+            "choice": self.choice,
+            "warnings": warnings,
+        }
 
 
 def open_run(path: str | Path) -> Run:
@@ -242,81 +270,32 @@ def open_run(path: str | Path) -> Run:
 # ---- the report
 
 
-class Check(TypedDict):
-    """One promise of a run: ``found`` shall be at most, or at least (``rule``), the value ``wanted``."""
+def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The promises of a run, from the facts of each stage, and which of them were ``kept``.
 
-    promise: str
-    rule: str
-    wanted: float
-    found: float
-    kept: bool
-
-
-def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[Check]:
-    """The checks of a run, from the facts of each stage."""
+    Of each ``promise`` what was ``found`` shall be at most, or at least (``rule``), what was ``wanted``.
+    """
     c, label, eigen, pairs = params.n_sought, facts["label"], facts["eigen"], facts["assemble"]
-    components = eigen.get("components", pairs["components"])
-    checks = [
-        _check("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"], at_least=True),
-        _solve("eigenpairs", eigen["stop"]),
-        _check("eigenpairs", c, len(eigen["eigenvalues"]), at_least=True),
-        _check("large components of the pairs", c, components),
-        _check("pairs whose entries are all zero in float32", 0, pairs["empty"]),
+    stop = eigen["stop"]  # the measure by which the solve ended
+    checks: list[tuple[str, str, float, float]] = [
+        ("recall of the sample graph", "at least", LEAST_RECALL, facts["neighbors"]["recall"]),
+        (f"eigenpairs: {stop['measure']}", "at most", stop["wanted"], stop["found"]),
+        ("eigenpairs", "at least", c, len(eigen["eigenvalues"])),
+        ("large components of the pairs", "at most", c, eigen.get("components", pairs["components"])),
+        ("pairs whose entries are all zero in float32", "at most", 0, pairs["empty"]),
     ]
     if label["u_components"] is not None:
-        found = label.get("large", label["u_components"])
-        checks.append(_check("large components of the fused similarity", c, found))
-        checks.append(_solve("embedding", label["embedding_stop"]))
-    return [*checks, _check("clusters", params.n_clusters, label["clusters"], at_least=True)]
-
-
-def _solve(what: str, stop: dict[str, Any]) -> Check:
-    """The check that a solve was exact enough, by the measure that it ended by."""
-    return _check(f"{what}: {stop['measure']}", stop["wanted"], stop["found"])
-
-
-def _check(promise: str, wanted: float, found: float, *, at_least: bool = False) -> Check:
-    kept, rule = (found >= wanted, "at least") if at_least else (found <= wanted, "at most")
-    return {"promise": promise, "rule": rule, "wanted": wanted, "found": found, "kept": bool(kept)}
-
-
-_NO_ISLANDS = {"fused": 0, "rows": 0, "largest": 0}
-
-
-def _report(run: Run) -> dict[str, Any]:
-    """The values of `Run.report`."""
-    facts, params, stages = run._context.facts, run.params, run.manifest["stages"]
-    ingest, tensor, eigen, label, neighbors = (facts[s] for s in ("ingest", "tensor", "eigen", "label", "neighbors"))
-    m, f = run.manifest["input"]["shape"]
-    warnings = [*((run.choice or {}).get("warnings", [])), *(w for s in stages for w in s["facts"].get("warnings", []))]
-    return {
-        "m": m,
-        "distinct": ingest.get("bounds", [m])[-1],
-        "dropped": run._n_dropped,
-        "missing": ingest.get("missing"),
-        "f": f,
-        "k": params.n_neighbors,
-        "c": params.n_clusters,
-        "P": tensor["pair_offsets"][-1],
-        "nnz": tensor["nnz"],
-        "partitions": run._context.n_partitions,
-        "unit": run.unit,
-        "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
-        "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
-        "eigenvalues": run.eigenvalues.tolist(),
-        "residual_max": eigen["residual_max"],
-        "gap": run.gap,
-        "products": eigen["products"],
-        "verdict": eigen["verdict"],
-        "components": facts["assemble"]["components"],
-        "fused_components": label["u_components"],
-        "islands": {"pairs": eigen.get("islands", 0), **_NO_ISLANDS, **label.get("islands", {})},
-        "roundings": label.get("roundings", []),
-        "builder": neighbors["builder"],
-        "recall": neighbors["recall"],
-        "searched_exactly": neighbors.get("searched_exactly", False),
-        "run_dir": run.path,
-        "promises": quality_checks(params, facts),
-        "choice": run.choice,
-        "warnings": warnings,
-    }
+        large, stop = label.get("large", label["u_components"]), label["embedding_stop"]
+        checks.append(("large components of the fused similarity", "at most", c, large))
+        checks.append((f"embedding: {stop['measure']}", "at most", stop["wanted"], stop["found"]))
+    checks.append(("clusters", "at least", params.n_clusters, label["clusters"]))
+    return [
+        {
+            "promise": promise,
+            "rule": rule,
+            "wanted": wanted,
+            "found": found,
+            "kept": bool(found >= wanted if rule == "at least" else found <= wanted),
+        }
+        for promise, rule, wanted, found in checks
+    ]

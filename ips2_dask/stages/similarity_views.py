@@ -23,7 +23,7 @@ KINDS = ("pairwise", "high_order", "fused")
 
 
 class Similarities(NamedTuple):
-    """The three similarities of some pairs i < j, in the user's numbering."""
+    """The three similarities of some pairs i < j, in the run's numbering."""
 
     i: AnyArray  # (n,) int64
     j: AnyArray
@@ -75,13 +75,6 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
     return graph.numbers(edges), similarity.heat(lengths, bandwidth(context))
 
 
-def similarity_parts(context: Context) -> Iterator[Similarities]:
-    """Every stored pair of two samples once, part by part."""
-    for part in numbered_parts(context):
-        pairs = np.sort(user_numbers(context, np.stack([part.i, part.j])), axis=0).astype(np.int64)
-        yield part._replace(i=pairs[0], j=pairs[1])
-
-
 def user_numbers(context: Context, samples: AnyArray) -> AnyArray:
     """The user's numbers of some samples of any order, looked up partition by partition."""
     used, places = np.unique(samples, return_inverse=True)
@@ -93,7 +86,7 @@ def user_numbers(context: Context, samples: AnyArray) -> AnyArray:
 
 
 def numbered_parts(context: Context) -> Iterator[Similarities]:
-    """Every stored pair i < j of two samples once, in the run's numbering, part by part."""
+    """Every stored pair of two samples once, in parts of bounded size."""
     parts = _dense_parts if context.facts["fuse"]["dense"] else _sparse_parts
     for (i, j), values in parts(context):
         yield Similarities(i, j, *values)

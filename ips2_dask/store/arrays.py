@@ -198,12 +198,8 @@ def read_rows(
 ) -> AnyArray:
     """Rows low .. high - 1, by default all, every chunk that they touch checked.
 
-    Where ``kind`` says what the layout makes of such an array, its metadata are not fetched over a network.
-
-    Raises
-    ------
-    Exception
-        Of whatever kind a damaged file makes Zarr, a codec or a parser raise; ValueError where a checksum differs.
+    Where ``kind`` says what the layout makes of such an array, its metadata are not fetched over a network. A damaged
+    file raises whatever Zarr, a codec or a parser raise of it, and ValueError where a checksum differs.
     """
     selection = slice(low, high if high is None else max(low, high)) if described["shape"] else ...
     return np.asarray(sync(_read(location, described, kind, selection)))

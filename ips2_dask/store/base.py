@@ -1,13 +1,15 @@
-"""Stores: parts of stages, each a set of arrays with a receipt, and documents; and the one in a process' memory."""
+"""Stores: parts of stages, each a set of arrays with a receipt, and documents; and those in a process' memory."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from threading import RLock
-from typing import Any, Protocol
+from typing import Protocol
 
+from ips2_dask.store.cache import Cache
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan, StoredArray
+from ips2_dask.store.remote import side_by_side
 from ips2_dask.typing import AnyArray
 
 Parts = dict[str, dict[str, str]]
@@ -25,33 +27,32 @@ class Store(Protocol):
     def create(self) -> None:
         """Make the place for parts, if it does not exist."""
 
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        """The receipt of a finished part, or None."""
-
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         """The receipts of those of the parts that are finished, by name, many requests at a time.
 
         ``cached`` ones are taken as they are: of parts that this process has seen, and not dropped since.
         """
 
+    def receipt(self, folder: str, part: str) -> Receipt | None:
+        """The receipt of a finished part, or None."""
+        return self.receipts(folder, [part]).get(part)
+
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays, then its receipt."""
 
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        """One array of a finished part."""
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part, by default all of it."""
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
         """Rows low .. high - 1 of one array of a finished part."""
+        return self.read(folder, part, name, low, high)
 
     def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
         """One array of each of several finished parts, in their order, a few of them read ahead."""
+        return side_by_side(lambda part: self.read(folder, part, name), parts)
 
     def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
         """Give finished parts other names, by their old ones; those that are not there are passed over."""
-
-    def rename(self, folder: str, part: str, name: str) -> None:
-        """Give a finished part another name."""
-        self.rename_many(folder, {part: name})
 
     def drop_many(self, folder: str, parts: Iterable[str]) -> None:
         """Remove parts, those that are there: many requests at a time, the receipt of each part first."""
@@ -65,15 +66,17 @@ class Store(Protocol):
 
     def listed(self, folder: str) -> frozenset[str] | None:
         """Names of the parts that may be finished, from one request; None for a store where a look costs no request."""
+        return None
 
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        """Check the parts of a finished stage, or all with a receipt, for faults.
+        """Check the parts of a finished stage, or all with a receipt, for faults; memory loses no part.
 
         Receipts, files and their sizes are checked, from one listing of the folder; ``deep`` reads every byte.
         """
+        return Scan()
 
     def stage_folders(self) -> list[str]:
         """Names of the folders of all stages, of earlier runs too."""
@@ -82,7 +85,11 @@ class Store(Protocol):
         """Remove everything that runs have written."""
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Lock out other runs for a block; gives a function that raises where another run has taken the lock."""
+        """Lock out other runs for a block; gives a function that raises where another run has taken the lock.
+
+        No other run can write into the memory of a process.
+        """
+        return contextlib.nullcontext(lambda: None)
 
     def get_document(self, name: str) -> Document | None:
         """A JSON document of the run, or None where it is missing or damaged."""
@@ -109,14 +116,13 @@ class MemoryStore(Store):
         self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
         self._documents: dict[str, Document] = {}
-        self.made: dict[str, Any] = {}  # values that can be made again
-        self.making = RLock()
+        self.made = Cache(sys.maxsize)  # values made from arrays, which go when the store goes
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
+        return {name: value for name, value in vars(self).items() if name != "made"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, made={}, making=RLock())
+        vars(self).update(state, made=Cache(sys.maxsize))
 
     def create(self) -> None:
         pass
@@ -125,9 +131,6 @@ class MemoryStore(Store):
         """Whether a part, if it is anywhere, is in this process."""
         del folder, part
         return True
-
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        return self._receipts.get((folder, part))
 
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         return {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
@@ -138,14 +141,9 @@ class MemoryStore(Store):
         self._parts[folder, part], self._receipts[folder, part] = dict(arrays), receipt
         return receipt
 
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        return self._parts[folder, part][name]
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        return self._parts[folder, part][name][low:high]
-
-    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
-        return (self.read(folder, part, name) for part in parts)
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
+        array = self._parts[folder, part][name]
+        return array if (low, high) == (0, None) else array[low:high]
 
     def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
         for part, name in names.items():
@@ -161,24 +159,16 @@ class MemoryStore(Store):
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         pass
 
-    def listed(self, folder: str) -> frozenset[str] | None:
-        return None
-
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         return {part: receipt for (part_folder, part), receipt in self._receipts.items() if part_folder == folder}
-
-    def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        return Scan()  # memory loses no part
 
     def stage_folders(self) -> list[str]:
         return sorted({folder for folder, _ in self._receipts})
 
     def clear(self) -> None:
-        for mapping in (self._parts, self._receipts, self._documents, self.made):
+        for mapping in (self._parts, self._receipts, self._documents):
             mapping.clear()
-
-    def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        return contextlib.nullcontext(lambda: None)  # no other run can write into this process
+        self.made.clear()
 
     def get_document(self, name: str) -> Document | None:
         return self._documents.get(name)
@@ -189,3 +179,49 @@ class MemoryStore(Store):
     def remove(self, name: str) -> None:
         self._documents.pop(name, None)
         self.drop_many(name, self.parts(name))
+
+
+class StagedStore(MemoryStore):
+    """Keeps a stage's parts in front of the store that they go to in the end; what is not here is read from there.
+
+    Most parts of such a stage are dropped before it ends: writing them would take several times as long as making them.
+    """
+
+    def __init__(self, behind: Store) -> None:
+        super().__init__()
+        self._behind, self.location = behind, behind.location
+
+    def holds(self, folder: str, part: str) -> bool:
+        return (folder, part) in self._receipts
+
+    def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
+        parts = list(parts)
+        own = super().receipts(folder, parts)
+        found = own | self._behind.receipts(folder, [part for part in parts if part not in own], cached)
+        return {part: found[part] for part in parts if part in found}
+
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
+        read = super().read if self.holds(folder, part) else self._behind.read
+        return read(folder, part, name, low, high)
+
+    def drop_many(self, folder: str, parts: Iterable[str]) -> None:
+        parts = list(parts)
+        self._behind.drop_many(folder, [part for part in parts if not self.holds(folder, part)])
+        super().drop_many(folder, parts)
+
+    def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
+        return self._behind.parts(folder, cached) | super().parts(folder)
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        listed = self._behind.listed(folder)
+        return None if listed is None else listed | frozenset(super().parts(folder))
+
+    def remove(self, name: str) -> None:
+        super().drop_many(name, list(super().parts(name)))
+        self._behind.remove(name)
+
+    def flush(self) -> None:
+        """Write what has stayed to the store behind, in the order in which it was written here."""
+        for (folder, part), arrays in list(self._parts.items()):
+            self._behind.write(folder, part, arrays, self._receipts[folder, part]["facts"])
+            super().drop_many(folder, [part])

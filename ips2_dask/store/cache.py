@@ -19,81 +19,67 @@ Value = TypeVar("Value")
 class Cache:
     """A cache of arrays, least recently used first out, bounded in bytes.
 
-    What every task of a stage looks at is pinned under a name, whatever its size: it stays, and does not count towards
-    the bound, until another array is pinned under that name. Else each task would read all of a large graph again.
+    What every task of a stage looks at is pinned under a name, whatever its size: it stays, beside the bound, until
+    another value is pinned under that name. Else each task would read all of a large graph again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = CACHE_BYTES) -> None:
         self._lock = Lock()
         self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._pins: dict[str, tuple[Key, Any]] = {}
         self._making: dict[Key, Lock] = {}
-        self._pins: dict[str, Key] = {}
-        self._unpinned = 0  # bytes of the values that are not pinned
-        self.limit = CACHE_BYTES
+        self._bytes = 0  # of the values that are not pinned
+        self.limit = limit
 
-    def get(
-        self, key: Key, make: Callable[[], Value], size: Callable[[Value], int], more: int = 0, pin: str = ""
-    ) -> Value:
+    def get(self, key: Key, make: Callable[[], Value], size: Callable[[Value], int], pin: str = "") -> Value:
         """The value of a key; where there is none, one of the threads that ask makes it while the others wait.
 
-        ``size`` gives the bytes of a value, of which ``more`` than `limit` may be kept. ``pin`` is the name to pin it
-        under, empty for a value that is not pinned.
+        ``size`` gives the bytes of a value. ``pin`` is the name to pin it under, empty for a value that is not pinned.
         """
         with self._lock:
-            if key in self._entries:
-                return self._used(key, pin, more)
             making = self._making.setdefault(key, Lock())
         with making:
-            with self._lock:
-                if key in self._entries:
-                    return self._used(key, pin, more)
-            value = make()
-            with self._lock:
-                self._entries[key] = value, size(value)
-                self._unpinned += self._entries[key][1]
-                self._used(key, pin, more)
-                self._shrink(key, more)
-                self._making.pop(key, None)
-        return value
+            found = self._found(key, pin)
+            if found is None:
+                found = make()
+                with self._lock:
+                    self._keep(key, found, size(found), pin)
+        with self._lock:
+            self._making.pop(key, None)
+        return found
 
-    def _used(self, key: Key, pin: str, more: int) -> Any:
-        """The value of a key that is in the cache, now the one used last; pinned under ``pin``, if that is a name."""
-        self._entries.move_to_end(key)
-        before = self._pins.get(pin)
-        if pin and before != key:
-            if key not in self._pins.values():
-                self._unpinned -= self._entries[key][1]
-            self._pins[pin] = key
-            if before is not None and before in self._entries and before not in self._pins.values():
-                self._unpinned += self._entries[before][1]
-            self._shrink(key, more)
-        return self._entries[key][0]
+    def _found(self, key: Key, pin: str) -> Any:
+        """The value of a key, now the one used last; None where there is none."""
+        with self._lock:
+            if pin:
+                before, value = self._pins.get(pin, (None, None))
+                return value if before == key else None
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
 
-    def _shrink(self, latest: Key | None, more: int) -> None:
-        """Drop the values used least recently that are not pinned; ``latest`` stays, whatever its size."""
-        staying, going = {latest, *self._pins.values()}, []
-        for key, (_, size) in self._entries.items():  # thousands: only the first few are looked at
-            if self._unpinned <= self.limit + more:
-                break
-            if key not in staying:
-                self._unpinned -= size
-                going.append(key)
-        for key in going:
-            del self._entries[key]
+    def _keep(self, key: Key, value: Any, size: int, pin: str) -> None:
+        """Pin a value; or add it, and drop those used least recently, but never itself."""
+        if pin:
+            self._pins[pin] = key, value
+            return
+        self._entries[key] = value, size
+        self._bytes += size
+        while self._bytes > self.limit and len(self._entries) > 1:
+            self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def unpin_all(self) -> None:
-        """Treat the pinned values like all others from now on."""
+        """Drop the pinned values."""
         with self._lock:
             self._pins.clear()
-            self._unpinned = sum(size for _, size in self._entries.values())
-            self._shrink(None, 0)
 
     def clear(self) -> None:
-        """Drop all entries."""
+        """Drop all values."""
         with self._lock:
             self._entries.clear()
             self._pins.clear()
-            self._unpinned = 0
+            self._bytes = 0
 
 
 cache = Cache()

@@ -19,15 +19,12 @@ from ips2_dask.typing import AnyArray, Int32, Int64, Integer
 
 Value = TypeVar("Value")
 
-DISTINCT, PLACE, ORDER = "distinct-", "place-", "order-"
+DISTINCT, PLACE, ORDER, SAMPLES = "distinct-", "place-", "order-", "samples-"
 """Prefixes of the parts that say which rows the samples are: of the ingest's partitions of distinct samples, of the
-input's partitions, and of a sharded run's partitions."""
+input's partitions, and of a sharded run's partitions; and of those with the samples of these."""
 
 READ_AHEAD = 8
 """Partitions of a remote store that a task reads at a time for rows of many of them: a few times its own in memory."""
-
-PINNED = frozenset({("neighbors", "whole")})
-"""Parts with arrays over all samples, which every task of a stage looks at: the cache keeps them pinned."""
 
 
 @dataclasses.dataclass
@@ -45,8 +42,6 @@ class Context:
     source: Any = None  # the input, for the ingest stage
     generation: int = 0  # grows when a stage that was computed again has given other bytes; part of the cache's keys
     there: frozenset[str] | None = None  # parts of the stage that may be finished; None: each task looks for its own
-    kept: int = 0  # bytes that the cache may keep beyond its limit
-    clustered_only: bool = False  # whether rows, and users' numbers, are those of the rows that were clustered alone
 
     @property
     def m(self) -> int:
@@ -87,8 +82,7 @@ class Context:
         if isinstance(self.store, MemoryStore) and self.store.holds(folder, part):
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
-        pin = f"{stage} {name}" if (stage, part) in PINNED else ""
-        return cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, pin)
+        return cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes)
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
         """One stored array, read past the cache: an array that is needed once shall displace none that is needed again.
@@ -99,10 +93,10 @@ class Context:
             return self.read(stage, part, name)
         return self.store.read(self.folders[stage], part_name(part), name)
 
-    def read_all(self, stage: str, name: str) -> AnyArray:
+    def read_all(self, stage: str, name: str, prefix: str = "") -> AnyArray:
         """A stage's array over all partitions, one after the other, past the cache."""
-        folder = self.folders[stage]
-        parts = list(self.store.read_many(folder, [part_name(b) for b in range(self.n_partitions)], name))
+        names = [prefix + part_name(b) for b in range(self.n_partitions)]
+        parts = list(self.store.read_many(self.folders[stage], names, name))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def adopt(self, facts: Facts) -> None:
@@ -122,25 +116,18 @@ class Context:
         """The stage whose ``samples`` are in the numbering of the partitions."""
         return "neighbors" if self._is_sharded else "ingest"
 
-    @property
-    def _samples_prefix(self) -> str:
-        return "samples-" if self._is_sharded else self._ingested
-
-    @property
-    def _ingested(self) -> str:
-        return DISTINCT if self.merged else ""
-
     def samples_of(self, b: int) -> AnyArray:
         """X of partition b: (rows, f) float32, cached."""
-        return self.read(self.samples_stage, self._samples_prefix + part_name(b), "samples")
+        return self.read("neighbors", SAMPLES + part_name(b), "samples") if self._is_sharded else self.ingested(b)
 
     def ingested(self, b: int) -> AnyArray:
         """X of partition b of the ingest, (rows, f) float32, cached; a sharded graph replaces these partitions."""
-        return self.read("ingest", self._ingested + part_name(b), "samples")
+        return self.read("ingest", (DISTINCT if self.merged else "") + part_name(b), "samples")
 
     def samples(self, rows: Integer) -> AnyArray:
         """X at sorted samples: (n, f) float32."""
-        return self.rows_of(self.samples_stage, "samples", rows, self._samples_prefix)
+        prefix = SAMPLES if self._is_sharded else DISTINCT if self.merged else ""
+        return self.rows_of(self.samples_stage, "samples", rows, prefix)
 
     def all_samples(self) -> AnyArray:
         """The whole of X in this process, cached."""
@@ -167,14 +154,10 @@ class Context:
         """Stage and prefix of the parts that hold ``firsts`` and ``copies`` of a partition's samples."""
         return ("neighbors", ORDER) if self._is_sharded else ("ingest", DISTINCT)
 
-    def _of_samples(self, stage: str, prefix: str, name: str, size: int, pin: str = "") -> AnyArray:
-        """An array of all samples that is stored by partition: (m,), cached."""
-
-        def make() -> AnyArray:
-            parts = [prefix + part_name(b) for b in range(self.n_partitions)]
-            return np.concatenate(list(self.store.read_many(self.folders[stage], parts, name)))
-
-        return self.cached(stage, f"{name}-of-samples", make, size * self.m, pin)
+    def _of_samples(self, name: str) -> AnyArray:
+        """``firsts``, ``copies`` or ``order`` of all samples: (m,), cached."""
+        stage, prefix = self._row_parts
+        return self.cached(stage, f"{name}-of-samples", lambda: self.read_all(stage, name, prefix), 8 * self.m)
 
     def order(self) -> Int32 | None:
         """The user's number of each sample, or None where that is the run's own: (m,) int32.
@@ -182,15 +165,15 @@ class Context:
         That of the first of equal rows, where they are one sample.
         """
         if self.merged:
-            return self._among_clustered(self._of_samples(*self._row_parts, "firsts", 8))
-        return self._of_samples("neighbors", ORDER, "order", 4, "order") if self._is_sharded else None
+            return self._of_samples("firsts")
+        return self._of_samples("order") if self._is_sharded else None
 
     def user_numbers(self, b: int) -> Integer:
         """The user's number of each sample of partition b: (rows,), see `order`."""
         if not self.merged:
             return self.distinct_numbers(b)
         stage, prefix = self._row_parts
-        return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
+        return np.asarray(self.read(stage, prefix + part_name(b), "firsts"))
 
     def distinct_numbers(self, b: int) -> Integer:
         """The number of each sample of partition b among the distinct ones, as the ingest has them: (rows,)."""
@@ -201,11 +184,9 @@ class Context:
     def place(self) -> Integer | None:
         """The run's number of each row of the input, -1 for one left out, or None where that is its own: (rows,)."""
         distinct = self.distinct_places() if self.merged else None
-        if distinct is not None and self.clustered_only:
-            distinct = distinct[distinct >= 0]
         if not self._is_sharded:
             return distinct
-        rank = np.argsort(self._of_samples("neighbors", ORDER, "order", 4, "order"))
+        rank = np.argsort(self._of_samples("order"))
         return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
 
     def distinct_places(self, low: int = 0, high: int | None = None) -> Int32:
@@ -219,17 +200,9 @@ class Context:
             found.append(self.store.read_rows(folder, PLACE + part_name(b), "place", *rows))
         return np.concatenate(found)
 
-    def clustered_rows(self) -> Integer:
-        """Rows of the input that were clustered, ascending, where some may not have been."""
-        return np.flatnonzero(self.distinct_places() >= 0)
-
-    def _among_clustered(self, rows: AnyArray) -> AnyArray:
-        """Rows of the input by their numbers among those that were clustered, where these alone are asked for."""
-        return np.searchsorted(self.clustered_rows(), rows) if self.clustered_only else rows
-
     def copies(self) -> Int64 | None:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
-        return self._of_samples(*self._row_parts, "copies", 8).astype(np.int64) if self.merged else None
+        return self._of_samples("copies").astype(np.int64) if self.merged else None
 
     def copies_at(self, samples: Integer) -> Integer:
         """How many rows ascending samples stand for, where rows are merged: (samples,) int32."""
@@ -278,13 +251,8 @@ class Context:
         ``name`` is the value's within the stage, ``size`` its bytes. What every task of a stage looks at is pinned in
         the cache under a name.
         """
-        name = f"{self.folders[stage]}/{name}"
-        if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
-            with self.store.making:
-                if name not in self.store.made:
-                    self.store.made[name] = make()
-                return self.store.made[name]
-        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, pin)
+        kept = self.store.made if isinstance(self.store, MemoryStore) else cache
+        return kept.get((self.store.location, self.generation, self.folders[stage], name), make, lambda _: size, pin)
 
     def rows_of(
         self,

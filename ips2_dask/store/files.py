@@ -9,7 +9,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -64,10 +64,11 @@ def _leads_out(root: str, name: str) -> BadInput:
     return BadInput(f"{root}/{name}", found, allowed, why, "do not use this directory: no run has written it so")
 
 
-class Files:
+class Files(Protocol):
     """Text files by relative name under one root."""
 
-    width = WIDTH  # requests at a time
+    root: str
+    width: int = WIDTH  # requests at a time
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -78,7 +79,6 @@ class Files:
 
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file; bytes that are no text become question marks."""
-        raise NotImplementedError
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
         """The texts of the files that exist."""
@@ -87,7 +87,6 @@ class Files:
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file at once: a reader sees the old text or the new one."""
-        raise NotImplementedError
 
     def write_many(self, texts: Mapping[str, str]) -> None:
         """Write several whole files, by name."""
@@ -95,19 +94,15 @@ class Files:
 
     def create(self, name: str, text: str) -> bool:
         """Write a whole file unless it exists, and return whether it was written: only one of several succeeds."""
-        raise NotImplementedError
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where it is missing."""
-        raise NotImplementedError
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Bytes of every file below a folder, by its path below that folder."""
-        raise NotImplementedError
 
     def remove(self, name: str, first: Sequence[str] = ()) -> None:
         """Remove a file or folder, if it exists; its files ``first`` go before others, the first of them alone."""
-        raise NotImplementedError
 
     def remove_many(self, names: Sequence[str]) -> None:
         """Remove several files, those that exist."""

@@ -127,13 +127,10 @@ def remedy(fault: Fault) -> str:
 
 @dataclasses.dataclass
 class Scan:
-    """Result of a scan of a folder: the receipts of its parts, the faults, and how much was scanned."""
+    """Result of a scan of a folder: the receipts of its parts, and the faults."""
 
     receipts: dict[str, Receipt] = dataclasses.field(default_factory=dict)
     faults: list[Fault] = dataclasses.field(default_factory=list)
-    arrays: int = 0
-    chunks: int = 0
-    octets: int = 0
 
     @property
     def lost(self) -> list[str]:

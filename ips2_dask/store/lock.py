@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import psutil
 
@@ -78,8 +79,8 @@ def _described(owner: Owner) -> str:
     )
 
 
-class _Held:
-    """A lock that this process holds; `check` raises where another run has taken it."""
+class Lock:
+    """A directory's lock, held within a ``with`` block; `check` raises where another run has taken it."""
 
     def __init__(self, files: Files, location: str) -> None:
         self._files, self._location = files, location
@@ -87,10 +88,10 @@ class _Held:
         self._ended, self._lost = threading.Event(), False
         self._thread = threading.Thread(target=self._beat, name="ips2-heartbeat", daemon=True)
 
-    def acquire(self) -> None:
+    def __enter__(self) -> Self:
         """Take the lock, from a dead owner if need be; raises ``BadInput`` where its owner is alive."""
-        with _one_at_a_time(self._location):
-            for _ in range(3):  # another one may have been faster where `_one_at_a_time` can't hold it
+        with one_at_a_time(self._location):
+            for _ in range(3):  # another one may have been faster where `one_at_a_time` can't hold it
                 if self._files.create(NAME, sealed(self._owner)):
                     break
                 owner = owner_of(self._files)
@@ -101,8 +102,9 @@ class _Held:
                 raise _refusal(self._location, owner or self._owner)
             _held_here.add(self._owner["token"])
         self._thread.start()
+        return self
 
-    def release(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the lock; a lock that another run has taken stays."""
         self._ended.set()
         self._thread.join()
@@ -131,17 +133,6 @@ class _Held:
                     self._lost = True
                     return
                 self._files.write(NAME, sealed({**self._owner, "heartbeat": time.time()}))
-
-
-@contextlib.contextmanager
-def lock(files: Files, location: str) -> Iterator[_Held]:
-    """Hold a directory's lock while the block lasts; raises ``BadInput`` where a run that is alive holds it."""
-    own = _Held(files, location)
-    own.acquire()
-    try:
-        yield own
-    finally:
-        own.release()
 
 
 def _refusal(location: str, owner: Owner) -> BadInput:
@@ -197,10 +188,10 @@ def _started(pid: int) -> float | None:
 
 
 @contextlib.contextmanager
-def _one_at_a_time(location: str) -> Iterator[None]:
-    """Keep other processes on a shared local folder from inspecting and breaking the lock, for a block."""
+def one_at_a_time(location: str) -> Iterator[None]:
+    """Keep other processes out of the same folder's block, where it is a local one and the system has such locks."""
     descriptor = None
-    with contextlib.suppress(OSError, ImportError):  # a URL, or a file system without such locks
+    with contextlib.suppress(OSError, ImportError):
         import fcntl  # noqa: PLC0415  not on every system
 
         descriptor = os.open(location, os.O_RDONLY)

@@ -94,12 +94,18 @@ def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSy
         options["max_concurrency"] = 1  # or each read asks for the size first
         own = fsspec.config.conf.get(_protocol(url), {}).get("config_kwargs", {})
         options["config_kwargs"] = {"max_pool_connections": WIDTH, **own}  # botocore's ten would hold the others up
+    protocol, why = _protocol(url), "there would be no way to it"
     try:
         system, path = fsspec.url_to_fs(url, **options)
     except ImportError as error:
-        _throw(_no_package(url, error))
+        package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
+        found = f"a URL whose protocol needs a package that is not installed ({error})"
+        _throw(BadInput(plain(url), found, "a path, or a URL that fsspec can open here", why, f"pip install {package}"))
     except ValueError as error:
-        _throw(_no_protocol(url, error))
+        found = f"a URL that can't be opened ({' '.join(str(error).split())[:200]})"
+        _throw(
+            BadInput(plain(url), found, "a URL that fsspec knows: s3://, gs://, az://, https:// ...", why, "correct it")
+        )
     return system, str(path)
 
 
@@ -225,14 +231,26 @@ def reaching(url: str) -> Iterator[None]:
 
 def check_answer(url: str, error: Exception) -> None:
     """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other."""
-    if isinstance(error, BadInput | FileNotFoundError):
+    package = type(error).__module__.partition(".")[0]
+    of_store = isinstance(error, OSError) or package in ("botocore", "aiobotocore", "aiohttp", "google", "azure")
+    if not of_store or isinstance(error, BadInput | FileNotFoundError):
         return
-    if isinstance(error, PermissionError):
-        _throw(_access_denied(url, error))
-    if isinstance(error, OSError | TimeoutError):
-        _throw(_unreachable(url, error))
-    if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "google", "azure"):
-        _throw(_access_denied(url, error) if "Credential" in type(error).__name__ else _unreachable(url, error))
+    denied = isinstance(error, PermissionError) or "Credential" in type(error).__name__
+    found = "a store that does not let us in" if denied else "a store that can't be used"
+    found += f" ({type(error).__name__}: {' '.join(str(error).split())[:200]})"
+    allowed = "a store that this user may use" if denied else "a bucket or folder that is there and answers"
+    remedy = GIVE_CREDENTIALS if denied else CHECK_THE_WAY
+    _throw(Unreachable(plain(url), found, allowed, "nothing could be read or written", remedy))
+
+
+GIVE_CREDENTIALS = (
+    "put the credentials where its own tools look for them, "
+    "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers"
+)
+CHECK_THE_WAY = (
+    "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
+    "and run the same command again, which continues"
+)
 
 
 def _protocol(url: str) -> str:
@@ -245,41 +263,3 @@ def _throw(fault: BadInput) -> NoReturn:
         raise fault
     finally:
         fault.__context__ = None
-
-
-def _text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _no_package(url: str, error: ImportError) -> BadInput:
-    protocol = _protocol(url)
-    package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
-    found, why = f"a URL whose protocol needs a package that is not installed ({error})", "there would be no way to it"
-    return BadInput(plain(url), found, "a path, or a URL that fsspec can open here", why, f"pip install {package}")
-
-
-def _no_protocol(url: str, error: ValueError) -> BadInput:
-    found, why = f"a URL that can't be opened ({' '.join(str(error).split())[:200]})", "there would be no way to it"
-    return BadInput(plain(url), found, "a URL that fsspec knows: s3://, gs://, az://, https:// ...", why, "correct it")
-
-
-def _access_denied(url: str, error: BaseException) -> Unreachable:
-    return Unreachable(
-        plain(url),
-        f"a store that does not let us in ({_text_of(error)})",
-        "a store that this user may use",
-        "nothing could be read or written",
-        "put the credentials where its own tools look for them, "
-        "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
-    )
-
-
-def _unreachable(url: str, error: BaseException) -> Unreachable:
-    return Unreachable(
-        plain(url),
-        f"a store that can't be used ({_text_of(error)})",
-        "a bucket or folder that is there and answers",
-        "nothing could be read or written",
-        "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
-        "and run the same command again, which continues",
-    )

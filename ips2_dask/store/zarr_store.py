@@ -34,7 +34,7 @@ from ips2_dask.store.integrity import (
     sealed,
 )
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching, side_by_side
+from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
 from ips2_dask.typing import AnyArray
 
 OWNER = "ips2_dask"
@@ -86,22 +86,15 @@ class ZarrStore(Store):
         marked = group is not None and OWNER in (group.get("attributes") or {})
         return marked or (manifest is not None and {"format", "created"} <= set(manifest))
 
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
-        self.cache_receipt(folder, part, receipt)
-        return receipt
-
     def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
         parts = list(parts)
-        known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        names = {part: f"{folder}/{part}.json" for part in parts if part not in known}
-        texts = self.files.read_many(list(names.values()))
-        for part, name in names.items():
-            receipt = _receipt(texts.get(name))
-            self.cache_receipt(folder, part, receipt)
-            if receipt is not None:
-                known[part] = receipt
-        return {part: known[part] for part in parts if part in known}
+        found, texts = self._cached_or_read(folder, parts, cached)
+        for part in parts:
+            if part not in found:
+                receipt = _receipt(texts.get(part))
+                self.cache_receipt(folder, part, receipt)
+                found |= {} if receipt is None else {part: receipt}
+        return {part: found[part] for part in parts if part in found}
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         self._receipts.pop((folder, part), None)
@@ -130,8 +123,9 @@ class ZarrStore(Store):
         attempt = f"{part}.{uuid.uuid4().hex[:8]}"
         kinds = ARRAYS[folder.split("-")[0]]
         attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
+        reached = reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
         try:
-            with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
+            with reached, writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
             receipt: Receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
@@ -144,19 +138,7 @@ class ZarrStore(Store):
         self.cache_receipt(folder, part, receipt)
         return receipt
 
-    def _reaching(self) -> contextlib.AbstractContextManager[None]:
-        return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
-
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        return self._checked(folder, part, name)
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        return self._checked(folder, part, name, low, high)
-
-    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
-        return side_by_side(lambda part: self.read(folder, part, name), parts)
-
-    def _checked(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
 
         def array(receipt: Receipt) -> AnyArray:
@@ -217,12 +199,8 @@ class ZarrStore(Store):
         names = sorted(set(result.receipts if parts is None else parts))
         at_once = READ_AT_ONCE if deep and is_remote(self._root) else 1
         with ThreadPoolExecutor(at_once, thread_name_prefix="scan") as pool:
-            for part, faults in zip(names, pool.map(faults_of_part, names), strict=True):
+            for faults in pool.map(faults_of_part, names):
                 result.faults += faults
-                for described in result.receipts[part]["arrays"].values() if part in result.receipts else ():
-                    result.arrays += 1
-                    result.chunks += len(described["bytes"])
-                    result.octets += sum(described["bytes"])
         return result
 
     def _faults(
@@ -253,15 +231,16 @@ class ZarrStore(Store):
             self.cache_receipt(folder, names[part], receipts.get(part) or _receipt(text))
         self.files.remove_many([f"{folder}/{part}.json" for part in texts])
 
-    def _cached_or_read(self, folder: str, parts: Iterable[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
+    def _cached_or_read(
+        self, folder: str, parts: Sequence[str], cached: bool = True
+    ) -> tuple[dict[str, Receipt], dict[str, str]]:
         """Cached receipts of parts, and the texts of those that are not cached but there; each by the part's name.
 
         Where two attempts were made a cached receipt may be that of either one: both are whole.
         """
-        parts = list(parts)
-        cached = {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
-        paths = {f"{folder}/{part}.json": part for part in parts if part not in cached}
-        return cached, {paths[path]: text for path, text in self.files.read_many(list(paths)).items()}
+        known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
+        paths = {f"{folder}/{part}.json": part for part in parts if part not in known}
+        return known, {paths[path]: text for path, text in self.files.read_many(list(paths)).items()}
 
     def _listed_among(self, folder: str, parts: Iterable[str]) -> list[str]:
         """Those of some parts that may be finished, from one request where each receipt would take one."""
@@ -294,7 +273,7 @@ class ZarrStore(Store):
     def lock(self) -> Iterator[Callable[[], None]]:
         is_new = self.files.make_root()
         try:
-            with lock.lock(self.files, self._root) as holding:
+            with lock.Lock(self.files, self._root) as holding:
                 yield holding.check
         finally:
             if is_new and not self.files.names(""):  # it was made for the lock

@@ -30,12 +30,8 @@ MAX_POINTS = 10_000
 def points(grid: Grid, params: Params) -> list[Params]:
     """Every combination once, by the number of clusters; what the grid does not name is as in ``params``.
 
-    One solve serves all numbers of clusters: eigenpairs are those of the largest one.
-
-    Raises
-    ------
-    BadInput
-        Where a value is outside its range, there is nothing to combine, or the labels can't be judged.
+    One solve serves all numbers of clusters: eigenpairs are those of the largest one. Values outside their range, a
+    grid without combinations, and labels that can't be judged are refused.
     """
     try:
         combinations = ParameterGrid(grid)

@@ -16,7 +16,7 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.validity import modularity, replicate, replicate_rows
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.runs.run import Run
-from ips2_dask.runs.sample import SHOWN, UNCERTAIN, RunSample, shown
+from ips2_dask.runs.sample import RunSample, shown
 from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps.result import JudgeSettings, Point
@@ -41,22 +41,14 @@ def judge_run(run: Run, settings: JudgeSettings) -> Document:
     nothing have 0 in any S, so that points compare whose S differ. Known labels give ``nmi`` and ``acc``, which are
     reported and rank nothing.
     """
-    begun = time.perf_counter()
-    with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
-        judgement = _judge(run, settings)
-    return {**judgement, "seconds": time.perf_counter() - begun}
-
-
-def _judge(run: Run, settings: JudgeSettings) -> Document:
-    view = shown(run)
+    begun, view = time.perf_counter(), shown(run)
     c = max(run.params.n_clusters, len(run.sizes))  # Leiden's communities may be more than were asked for
-    agreements = _agreements(run, view, c, settings)
-    criteria = {"stability": float(np.mean(agreements)), "modularity": _modularity(view, c)}
-    sizes, digest = np.zeros(c, np.int64), hashlib.sha256()
+    with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
+        agreements = _agreements(run, view, c, settings)
+        share = modularity(view.labelled_edges(), np.arange(c, dtype=np.int32), c)  # of labels in place of samples
+    sizes, digest = np.pad(run.sizes, (0, c - len(run.sizes))), hashlib.sha256()
     for block in run.iter_labels():
-        labels = block.labels[block.labels >= 0]
-        sizes += np.bincount(labels, minlength=c)
-        digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
+        digest.update(np.ascontiguousarray(block.labels[block.labels >= 0], "<i4").tobytes())
     facts: Document = {
         "agreements": agreements,
         "smallest": int(sizes.min()),
@@ -68,26 +60,23 @@ def _judge(run: Run, settings: JudgeSettings) -> Document:
     if table is not None:
         agreement = scores_of_table(table)
         facts["known"] = {"nmi": agreement["nmi"], "acc": agreement["acc"]}
-    return {"criteria": criteria, **facts}
+    criteria = {"stability": float(np.mean(agreements)), "modularity": share}
+    return {"criteria": criteria, **facts, "seconds": time.perf_counter() - begun}
 
 
-def _agreements(run: Run, view: Run, c: int, settings: JudgeSettings) -> list[float]:
+def _agreements(run: Run, view: RunSample, c: int, settings: JudgeSettings) -> list[float]:
     """Agreement of the labels with those of each subsample; of many samples with those of drawn rows of the embedding.
 
     That depends on the number of samples alone, so that all points of a sweep are judged in one way.
     """
-    kept = [one for one in run.report()["roundings"] if one["chosen"] and not run.params.clusters_rows]
+    summary, numbers = run.report(), range(settings.resamples)
+    kept = [one for one in summary["roundings"] if one["chosen"] and not run.params.clusters_rows]
     # the rounding that made the labels, and from how many columns of the embedding; Leiden's are of none
-    how = {"rounding": kept[0]["rounding"], "width": kept[0]["columns"] or None} if kept else {"rounding": "kmeans"}
-    how = {"width": None} | how
-    numbers = range(settings.resamples)
-    if run.report()["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
-        rows = np.arange(len(view.labels))
-        if len(rows) > SHOWN + UNCERTAIN:
-            rows = np.sort(np.random.default_rng([settings.seed, 33]).choice(len(rows), SHOWN, replace=False))
-        embedded, labels = view.embedding[rows], view.labels[rows]
+    rounding: dict[str, Any] = kept[0] if kept else {"rounding": "kmeans", "columns": 0}
+    how: dict[str, Any] = {"rounding": rounding["rounding"], "width": rounding["columns"] or None}
+    if summary["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
+        embedded, labels = view.embedding, view.labels
         return [replicate_rows(embedded, labels, c, settings.seed, number, **how) for number in numbers]
-    run = run.clustered
     distinct = run.distinct
     U = run.similarity("fused", distinct=True)
     if run.params.high_order == "signed":
@@ -98,13 +87,6 @@ def _agreements(run: Run, view: Run, c: int, settings: JudgeSettings) -> list[fl
         "embedding": None if run.embedding is None else run.embedding[distinct],
     }
     return [replicate(U, run.labels[distinct], c, settings.seed, number, **how) for number in numbers]
-
-
-def _modularity(view: Run, c: int) -> float:
-    """Modularity of the labels in S; where a sample is shown, labels are looked up by partition."""
-    if isinstance(view, RunSample):
-        return modularity(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
-    return modularity(((part.i, part.j, part.pairwise) for part in view.iter_similarities()), view.labels, c)
 
 
 def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) -> Document:

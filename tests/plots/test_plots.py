@@ -20,6 +20,7 @@ from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker, saved,
 from ips2_dask.readers import open_source
 from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
+from ips2_dask.stages.similarity_views import numbered_parts, user_numbers
 
 Array = npt.NDArray[Any]
 C = 3
@@ -66,10 +67,11 @@ def test_the_parts_of_the_similarities_hold_every_stored_pair_once(any_run: Run)
     m = len(any_run.labels)
     for kind in KINDS:
         M, times = np.zeros((m, m)), np.zeros((m, m), int)
-        for part in any_run.iter_similarities():
+        for part in numbered_parts(any_run._context):
             assert (part.i < part.j).all()
-            np.add.at(M, (part.i, part.j), getattr(part, kind))
-            np.add.at(times, (part.i, part.j), 1)
+            i, j = np.sort(user_numbers(any_run._context, np.stack([part.i, part.j])), axis=0)
+            np.add.at(M, (i, j), getattr(part, kind))
+            np.add.at(times, (i, j), 1)
         assert times.max() == 1
         np.testing.assert_allclose(M, np.triu(dense(any_run, kind)), rtol=1e-6, atol=1e-12)
 
@@ -77,8 +79,9 @@ def test_the_parts_of_the_similarities_hold_every_stored_pair_once(any_run: Run)
 @pytest.mark.parametrize("cells", [7, 60])
 def test_cells_are_means_of_blocks_in_the_order_of_labels(any_run: Run, cells: int) -> None:
     shown = plots.summarize(any_run, cells=cells)
-    order = np.argsort(any_run.labels, kind="stable")
-    m = len(order)
+    numbers = any_run._context.order()  # within a cluster samples are in the run's order
+    m = len(any_run.labels)
+    order = np.lexsort((np.arange(m) if numbers is None else np.argsort(numbers), any_run.labels))
     cell = np.arange(m) * cells // m
     off = ~np.eye(m, dtype=bool)
     for kind in KINDS:
@@ -122,11 +125,12 @@ def test_where_no_embedding_is_stored_the_mean_similarity_to_each_cluster_stands
 def test_silhouettes_are_scikit_learns_and_those_of_a_seeded_sample_above_a_limit(some_run: Run) -> None:
     seen = plots.points(some_run)
     found = plots.silhouette(seen, some_run.labels)
-    np.testing.assert_allclose(found.values, silhouette_samples(some_run.embedding, some_run.labels))
+    embedding = np.asarray(some_run.embedding, np.float64)
+    np.testing.assert_allclose(found.values, silhouette_samples(embedding, some_run.labels))
     first, again = (plots.silhouette(seen, some_run.labels, most=40) for _ in range(2))
     assert first.samples.tolist() == again.samples.tolist() == sorted(set(first.samples.tolist()))
     assert len(first.samples) == 40
-    expected = silhouette_samples(some_run.embedding[first.samples], some_run.labels[first.samples])
+    expected = silhouette_samples(embedding[first.samples], some_run.labels[first.samples])
     np.testing.assert_allclose(first.values, expected)
 
 

@@ -105,8 +105,6 @@ def test_embedding_and_similarity_are_those_of_whole_arrays(
     )
     (tmp_path / "files").mkdir()
     check(found, tmp_path / "files" / "x.h5ad")
-    if merges:
-        check(found.clustered, tmp_path / "files" / "clustered.h5ad")
 
 
 def test_a_sparse_similarity_in_one_process_is_written_by_ranges_too(tmp_path: Path) -> None:

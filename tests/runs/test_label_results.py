@@ -66,21 +66,21 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.mark.slow
 def test_what_is_asked_for_whole_is_the_same(both: tuple[Run, Run]) -> None:
-    for whole, chunks in (both, (both[0].clustered, both[1].clustered)):
-        for name in ("labels", "certainty", "left_out", "embedding", "rows"):
-            expected, found = getattr(whole, name), getattr(chunks, name)
-            assert (expected is None) == (found is None), name
-            if expected is not None:
-                assert found.dtype == expected.dtype
-                np.testing.assert_array_equal(found, expected, err_msg=name)
-        np.testing.assert_array_equal(chunks.shares(), whole.shares())
-        assert chunks.n_rows == whole.n_rows == len(whole.labels)
+    whole, chunks = both
+    for name in ("labels", "certainty", "left_out", "embedding"):
+        expected, found = getattr(whole, name), getattr(chunks, name)
+        assert (expected is None) == (found is None), name
+        if expected is not None:
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+    np.testing.assert_array_equal(chunks.shares(), whole.shares())
+    assert chunks.n_rows == whole.n_rows == len(whole.labels)
     assert chunks.report()["roundings"] == whole.report()["roundings"]
 
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 50, 64, 1000])
 def test_blocks_of_rows_make_up_the_whole(both: tuple[Run, Run], rows: int) -> None:
-    for found in (*both, both[0].clustered, both[1].clustered):
+    for found in both:
         blocks = list(found.iter_labels(rows))
         assert [block.first for block in blocks] == np.cumsum([0, *(len(b.labels) for b in blocks)])[:-1].tolist()
         assert max(len(block.labels) for block in blocks) <= rows
@@ -154,15 +154,14 @@ def rows_read(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], int]:
     """The most rows that a store read at once of each array of the later stages, by stage and name."""
     clear_cache()
     most: dict[tuple[str, str], int] = {}
-    whole, some = ZarrStore.read, ZarrStore.read_rows
+    read = ZarrStore.read
 
     def note(folder: str, name: str, array: Array) -> Array:
         stage = folder.split("-")[0]
         most[stage, name] = max(most.get((stage, name), 0), len(array))
         return array
 
-    monkeypatch.setattr(ZarrStore, "read", lambda self, f, p, n: note(f, n, whole(self, f, p, n)))
-    monkeypatch.setattr(ZarrStore, "read_rows", lambda self, f, p, n, a, b: note(f, n, some(self, f, p, n, a, b)))
+    monkeypatch.setattr(ZarrStore, "read", lambda self, f, p, n, *rows: note(f, n, read(self, f, p, n, *rows)))
     return most
 
 

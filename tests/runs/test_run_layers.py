@@ -84,11 +84,6 @@ def test_every_row_has_a_label_by_first_row_and_equal_rows_the_same(planted: Run
         np.testing.assert_array_equal(layer.labels[1200 + copies], layer.labels[copies])
 
 
-def test_of_the_rows_that_were_clustered_alone(planted: Run) -> None:
-    for layer, inner in zip(planted.layers, planted.clustered.layers, strict=True):
-        np.testing.assert_array_equal(inner.labels, layer.labels[planted.clustered.rows])
-
-
 def test_splits_are_the_shares_of_the_next_finer_layer(planted: Run) -> None:
     coarse, fine = planted.layers
     for cluster, parts in enumerate(coarse.splits):

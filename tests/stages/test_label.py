@@ -125,7 +125,7 @@ def test_equal_rows_have_one_label_and_count_with_their_number(X: Array) -> None
     found = run(rows, PARAMS, CHUNKED)
     np.testing.assert_array_equal(found.labels[600:900], found.labels[:600:2])
     copies = np.sqrt(np.bincount(np.r_[np.arange(600), np.arange(0, 600, 2), np.arange(50), np.arange(50)]))
-    U = abs(found.clustered.similarity("fused").toarray())[:600, :600] * copies[:, None] * copies
+    U = abs(found.similarity("fused").toarray())[:600, :600] * copies[:, None] * copies
     F = np.linalg.matrix_power(U / U.sum(axis=1)[:, None], rounding.WALK) @ np.eye(10)[found.labels[:600]]
     np.testing.assert_allclose(found.shares()[:600], F, atol=1e-5)
 

@@ -41,14 +41,10 @@ class Largest(ZarrStore):
             self._note(folder, name, max(array.shape, default=0))
         return super().write(folder, part, arrays, facts)
 
-    def read(self, folder: str, part: str, name: str) -> Array:
-        array = super().read(folder, part, name)
-        self._note(folder, name, max(array.shape, default=0))
+    def read(self, folder: str, part: str, name: str, low: int = 0, high: int | None = None) -> Array:
+        array = super().read(folder, part, name, low, high)
+        self._note(folder, name, max(array.shape, default=0) if high is None else high - low)
         return array
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> Array:
-        self._note(folder, name, high - low)
-        return super().read_rows(folder, part, name, low, high)
 
 
 class Stop(Exception):

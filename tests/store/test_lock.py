@@ -27,8 +27,8 @@ PARAMS = Params(n_clusters=2)
 HOLD = """
 import sys
 from ips2_dask.store.files import LocalFiles
-from ips2_dask.store.lock import lock
-with lock(LocalFiles(sys.argv[1]), sys.argv[1]):
+from ips2_dask.store.lock import Lock
+with Lock(LocalFiles(sys.argv[1]), sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -128,7 +128,7 @@ def test_the_lock_is_given_back_however_a_run_ends(tmp_path: Path, error: type[B
 def test_a_run_whose_directory_was_taken_over_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "HEARTBEAT", 0.01)
     files = LocalFiles(str(tmp_path))
-    with lock.lock(files, str(tmp_path)) as held:
+    with lock.Lock(files, str(tmp_path)) as held:
         held.check()
         held._thread.join(0.05)
         held.check()
@@ -144,7 +144,7 @@ def test_a_run_whose_directory_was_taken_over_stops(tmp_path: Path, monkeypatch:
 def test_a_heartbeat_goes_on_and_keeps_the_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "HEARTBEAT", 0.01)
     files = LocalFiles(str(tmp_path))
-    with lock.lock(files, str(tmp_path)):
+    with lock.Lock(files, str(tmp_path)):
         first = lock.owner_of(files)
         deadline = time.monotonic() + 60
         while (lock.owner_of(files) or first)["heartbeat"] == first["heartbeat"] and time.monotonic() < deadline:
@@ -178,8 +178,8 @@ class Plain(RemoteFiles):
 def test_object_stores_give_the_lock_to_one(kind: type[RemoteFiles]) -> None:
     files = kind("memory://locked")
     fsspec.filesystem("memory").store.clear()
-    with lock.lock(files, "memory://locked"):
-        with pytest.raises(BadInput, match="one run at a time"), lock.lock(files, "memory://locked"):
+    with lock.Lock(files, "memory://locked"):
+        with pytest.raises(BadInput, match="one run at a time"), lock.Lock(files, "memory://locked"):
             pass
         assert files.names("") == [lock.NAME]
     assert files.names("") == []

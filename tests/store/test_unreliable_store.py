@@ -350,7 +350,7 @@ def test_a_heartbeat_goes_on_after_the_store_gave_no_answer_for_a_while(monkeypa
     monkeypatch.setattr(lock, "HEARTBEAT", 0.01)
     refused = iter(range(1 << 30))
     files = RemoteFiles(ROOT)
-    with lock.lock(files, ROOT) as held:
+    with lock.Lock(files, ROOT) as held:
         first = lock.owner_of(files)
         assert first is not None
         Unreliable.weather = lambda verb, path, times: "503" if next(refused) < 20 else ""
