@@ -112,7 +112,7 @@ def test_defaults_and_presets_are_those_of_the_design() -> None:
     assert (params.n_neighbors, params.sigma, params.epsilon, params.affinity) == (5, 1.0, 1e-4, "heat-knn")
     assert (params.high_order, params.fusion, params.fusion_weight, params.assign_labels) == (
         "rms",
-        "average",
+        "normalized",
         0.5,
         "auto",
     )

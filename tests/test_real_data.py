@@ -52,7 +52,7 @@ def test_the_defaults_find_the_digits() -> None:
     digits = load("digits")
     found = scores(digits.labels, IPS2(n_clusters=10).fit_predict(digits.X))
     assert found["acc"] >= 0.94
-    assert found["nmi"] >= 0.91
+    assert found["nmi"] >= 0.90
 
 
 @pytest.mark.slow

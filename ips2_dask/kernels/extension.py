@@ -46,6 +46,19 @@ def inverse_values(values: Float64) -> Float64:
     return np.divide(1.0, values, out=np.zeros(len(values)), where=usable)
 
 
+LEAST_SUM = 1e-30
+"""Row sum of S up to which a sample has no pairwise part of its own."""
+
+
+def pairwise_factors(sums: Float64) -> Float64:
+    """Each sample's own factor in the normalised S from its row sum, 1 / sqrt(sum): (m,).
+
+    It is 0 where the sum is next to nothing, as that of a sample far from all: float32 would not hold the factor, and
+    all of the sample's part of U is its high-order part then.
+    """
+    return np.divide(1.0, np.sqrt(np.abs(sums)), out=np.zeros(len(sums)), where=sums > LEAST_SUM)
+
+
 def basis(U: Matrix, S: Matrix | None, B: Float64, weight: float, normalized: bool) -> _Basis:
     """The two parts of U B, for later sums over the neighbours of a new sample.
 
@@ -58,7 +71,7 @@ def basis(U: Matrix, S: Matrix | None, B: Float64, weight: float, normalized: bo
         return _Basis(np.zeros(B.shape, np.float32), np.asarray(U @ B).astype(np.float32))
     if normalized:
         sums = np.asarray(S.sum(axis=1), np.float64).ravel()
-        factor = np.divide(1.0, np.sqrt(np.abs(sums)), out=np.zeros(len(sums)), where=sums > 0)
+        factor = pairwise_factors(sums)
     mine = (1.0 - weight) * factor[:, None] * B
     rest = U @ B - factor[:, None] * (S @ mine)
     return _Basis(mine.astype(np.float32), np.asarray(rest).astype(np.float32))

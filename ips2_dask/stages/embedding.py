@@ -119,9 +119,9 @@ def _follow(context: Context, executor: Executor, report: Report) -> None:
 
 
 def _factors(context: Context, b: int) -> TaskResult:
-    """Each sample's own factor in the normalised S: 1 / sqrt(row sum), 0 where that is not above zero."""
+    """Each sample's own factor in the normalised S."""
     sums = np.asarray(_pairwise_rows(context, b)[0].sum(axis=1)).ravel()
-    return {"factors": np.divide(1.0, np.sqrt(np.abs(sums)), out=np.zeros(len(sums)), where=sums > 0)}, {}
+    return {"factors": extension.pairwise_factors(sums)}, {}
 
 
 def embedding(context: Context, b: int) -> TaskResult:

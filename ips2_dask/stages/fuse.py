@@ -165,6 +165,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if extension.is_normalized(context.params.fusion, context.params.method):
         exchange(inner, executor, report, Job("fuse", shares, SHARES), Job("fuse", row_sums, SUMS))
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
+    inner.store.drop_many(inner.folders["fuse"], [SUMS + part_name(b) for b in parts])
     return facts
 
 
@@ -182,6 +183,8 @@ def _dense(context: Context, report: Report) -> dict[str, Any]:
             V[pairs[:, 0], pairs[:, 1]] = V[pairs[:, 1], pairs[:, 0]] = high_order(context, b, pairs)
     largest = float(np.abs(V).max()) or 1.0
     V /= largest
+    if extension.is_normalized(params.fusion, params.method):
+        V[(S == 0) & ~np.eye(m, dtype=bool)] = 0.0
     every = slice(None)
     U = _fused(params, S, V, lambda: ([M.sum(axis=1) for M in (S, V)], (every, None), every))
     for b in range(context.n_partitions):

@@ -178,7 +178,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "halves": Array("their row sums of S and V in its entries, in exact halves: (n, 2, 2) float64", False, True),
         "source_offsets": Array("where the senders of each partition begin: (partitions + 1,) int64", True),
         "sources": Array("sender, and its first row and one past the last: (n, 3) int32", True),
-        "row_sums": Array("row sums of S and V of a partition's samples: (rows, 2) float64", False),
+        "row_sums": Array("row sums of S and V of a partition's samples: (rows, 2) float64", False, True),
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float64", False),
     },
     "label": {

@@ -24,7 +24,7 @@ OTHER: dict[str, Any] = {
     "sigma": 2.0,
     "epsilon": 2e-4,
     "operator": "matrix-free",
-    "fusion": "normalized",
+    "fusion": "average",
     "fusion_weight": 0.2,
     "bandwidth": "median",
     "n_components": 4,

@@ -115,7 +115,7 @@ def check_page(path: Path) -> Page:
 def made() -> Run:
     """Three groups that overlap a little, (90, 4), in memory."""
     rng = np.random.default_rng(16)
-    return run(rng.normal(size=(90, 4)) + 1.5 * rng.integers(0, 3, size=(90, 1)), Params(n_clusters=3))
+    return run(rng.normal(size=(90, 4)) + 1.2 * rng.integers(0, 3, size=(90, 1)), Params(n_clusters=3))
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,12 @@ def finished(request: pytest.FixtureRequest, X: Array, tmp_path_factory: pytest.
     folder = tmp_path_factory.mktemp(request.param) / "run"
     source = matrix_table(X, "four groups", label_pieces=lambda: iter([_names()]))
     params = Params(
-        n_clusters=C, n_neighbors=K, graph=request.param, tol=1e-3, shards=3 if request.param == "shards" else None
+        n_clusters=C,
+        n_neighbors=K,
+        graph=request.param,
+        tol=1e-3,
+        shards=3 if request.param == "shards" else None,
+        fusion="average",
     )
     resources = Resources(partition_rows=70)
     return run(source, params, resources, store=folder)
@@ -325,7 +330,7 @@ def test_a_run_in_memory_has_the_same_attributes_and_no_path(X: Array, opened: R
 
 
 def test_a_gaussian_affinity_keeps_all_pairs_as_dense_matrices(X: Array) -> None:
-    kept = run(X, Params(n_clusters=C, affinity="gaussian"))
+    kept = run(X, Params(n_clusters=C, affinity="gaussian", fusion="average"))
     S, V, U = (kept.similarity(kind) for kind in ("pairwise", "high_order", "fused"))
     assert all(isinstance(A, np.ndarray) and A.shape == (M, M) for A in (S, V, U))
     d = cdist(X, X)

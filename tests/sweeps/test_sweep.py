@@ -216,7 +216,7 @@ def test_known_labels_are_shown_and_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_u_and_a_dense_similarity_are_judged_as_they_were_clustered(X: Array, tmp_path: Path) -> None:
-    params = Params(affinity="gaussian", embedding="none")
+    params = Params(affinity="gaussian", embedding="none", fusion="average")
     found = sweep(X, {"n_clusters": (4, 5, 6)}, params, store=tmp_path / "run", files=False)
     for rank in range(1, 4):
         one = found.run(rank)
