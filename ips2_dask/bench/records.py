@@ -49,6 +49,7 @@ RECORDS = {
     "copies": Made(f"{RESEARCH}/copies.py", 171),
     "certainty": Made(f"{RESEARCH}/certainty.py", 12),
     "battery": Made(f"{RESEARCH}/battery.py", 60),
+    "fusion": Made(f"{RESEARCH}/fusion.py", 700),
     "steady": Made(f"{RESEARCH}/steady.py", 1_500),
     "metrics": Made(f"{RESEARCH}/metrics.py", 1_200),
 }

@@ -15,6 +15,7 @@ import battery
 import certainty
 import choosing
 import copies
+import fusion
 import metrics
 import number_of_clusters
 import readings
@@ -160,6 +161,7 @@ TABLES: dict[str, Callable[[Document], str]] = {
 """Of benchmarks, wherever a page has them."""
 
 DOCS: dict[tuple[str, str], Callable[[Document], str]] = {
+    ("method", "fusion"): lambda document: fusion.markdown(document["results"]),
     ("labels", "roundings"): lambda document: roundings.markdown(document["results"]),
     ("labels", "copies"): lambda document: copies.markdown(document["results"]),
     ("tables", "metrics"): lambda document: metrics.markdown(document["results"]),

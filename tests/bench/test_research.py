@@ -40,6 +40,7 @@ NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not 
         ("certainty", ["--data", "iris", "--figure", "curve.png"], 10),
         ("choosing", ["--data", "iris", "--systems", "ips2,kmeans,auto"], 3),
         ("copies", ["--data", "iris,digits:8@300"], 2 * len(copies.VARIANTS)),
+        ("fusion", ["--data", "iris"], 12),
         ("metrics", ["--data", "soybean"], 54),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
         ("steady", ["--data", "soybean"], 22),
