@@ -261,7 +261,7 @@ Params.__doc__ = (Params.__doc__ or "").replace("(those of `METRICS`)", f"{{{_ME
 
 NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("tensor", "decomposable", ("sigma", "epsilon", "operator"), "that tensor is made of S, and is never assembled"),
-    ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
+    ("method", "ppc", ("fusion_weight",), "labels are those of V alone, and nothing is fused"),
     ("affinity", "precomputed", ("bandwidth",), "S is given"),
     ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
     *(("graph", graph, ("shards",), "nothing is in shards") for graph in ("exact", "pynndescent")),

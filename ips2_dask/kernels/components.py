@@ -123,9 +123,12 @@ class _Tree(NamedTuple):
 
 
 def shortness(lengths: Float32) -> Float64:
-    """The square of the median length over each one's, at most 1: (n,). Pieces of a ring lie nearer than two rings."""
+    """The square of the median positive length over each one's, at most 1: (n,).
+
+    Pieces of a ring lie nearer to each other than two rings.
+    """
     lengths = np.asarray(lengths, np.float64)
-    median = np.median(lengths) if len(lengths) else 0.0
+    median = np.median(lengths[lengths > 0]) if lengths.any() else 0.0
     return np.square(np.divide(median, lengths, out=np.ones(len(lengths)), where=lengths > median))
 
 

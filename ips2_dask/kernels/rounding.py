@@ -98,7 +98,7 @@ def thinned(U: NDArray[np.floating], kept: int = KEPT) -> sp.csr_array:
 
     Where all pairs are similar to some degree a walk on all of them is anywhere after a step.
     """
-    m, most = len(U), min(kept, len(U) - 1)
+    m, most = len(U), max(0, min(kept, len(U) - 1))
     columns = np.empty((m, most), np.int64)
     for i in range(m):  # of all rows at once it would take five times the memory of U
         others = -U[i]

@@ -12,7 +12,7 @@ from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import Reverse, pairs_of
+from ips2_dask.kernels.sparse import AT_ONCE, Reverse, pairs_of
 from ips2_dask.typing import Float32, Float64, Int32
 
 
@@ -30,6 +30,9 @@ def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: 
 
     def edges(a: int, b: int) -> tuple[Int32, Float32]:
         own, start = np.arange(low + a, low + b), reverse.start[low + a : low + b + 1]
+        if start[-1] - start[0] > AT_ONCE and b - a > 1:  # hubs: samples in very many neighbourhoods
+            halves = edges(a, (a + b) // 2), edges((a + b) // 2, b)
+            return np.concatenate([one[0] for one in halves]), np.concatenate([one[1] for one in halves])
         centers, members = reverse.centers[start[0] : start[-1]], np.repeat(own, np.diff(start))
         named = distances[centers, (N[centers] == members[:, None]).argmax(axis=1)]
         i, j = np.concatenate([np.repeat(own, N.shape[1]), members]), np.concatenate([N[own].ravel(), centers])

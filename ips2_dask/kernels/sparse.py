@@ -54,6 +54,9 @@ def reverse_lists(N: Int32) -> Reverse:
     return Reverse(start, centers)
 
 
+AT_ONCE = 1 << 16
+"""Entries of reverse lists, about, whose neighbourhoods are held at a time; those of one hub may be more."""
+
 ROWS = 1 << 14
 
 

@@ -19,7 +19,7 @@ from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.similarity import pair_lengths
-from ips2_dask.kernels.sparse import Reverse, distinct, pairs_of
+from ips2_dask.kernels.sparse import AT_ONCE, Reverse, distinct, pairs_of
 from ips2_dask.typing import Bool, Float32, Int32, Int64
 
 HUB = 256
@@ -62,6 +62,8 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
 
     def pairs(a: int, b: int) -> Int32:
         start = reverse.start[low + a : low + b + 1]
+        if start[-1] - start[0] > AT_ONCE and b - a > 1:  # hubs: samples in very many neighbourhoods
+            return np.concatenate([pairs(a, (a + b) // 2), pairs((a + b) // 2, b)])
         i = np.repeat(np.arange(low + a, low + b), np.diff(start))[:, None]
         j = N[reverse.centers[start[0] : start[-1]]]
         return pairs_of(distinct((i << 32 | j)[j >= i]))
@@ -134,12 +136,28 @@ def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # 
             place[N[p, a]] = -1
 
 
-def _first_center(reverse: Reverse, samples: Int32) -> int:
-    """The smallest centre whose neighbourhood holds all of ``samples``, which one does."""
-    found, *others = sorted((reverse.centers[reverse.start[i] : reverse.start[i + 1]] for i in samples), key=len)
-    for centers in others:
-        found = found[np.isin(found, centers, assume_unique=True)]
-    return int(found[0])
+@njit(nogil=True, cache=True)
+def _first_center(N, start, centers, samples):  # type: ignore[no-untyped-def]
+    """The smallest centre whose neighbourhood holds all of ``samples``."""
+    shortest = samples[0]
+    for i in samples:
+        if start[i + 1] - start[i] < start[shortest + 1] - start[shortest]:
+            shortest = i
+    for t in range(start[shortest], start[shortest + 1]):
+        p = centers[t]
+        holds = True
+        for i in samples:
+            inside = False
+            for a in range(N.shape[1]):
+                if N[p, a] == i:
+                    inside = True
+                    break
+            if not inside:
+                holds = False
+                break
+        if holds:
+            return p
+    return -1
 
 
 def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
@@ -171,7 +189,7 @@ def _decide_hubs(
             columns = tables.members[u][tables.members[u] >= 0]
             samples = np.sort(N[low + same][:, columns], axis=1)
             sets, which = np.unique(samples, axis=0, return_inverse=True)
-            first = np.array([_first_center(reverse, some) for some in sets])
+            first = np.array([_first_center(N, reverse.start, reverse.centers, some) for some in sets])
             owned[same, u] &= first[which.ravel()] == low + same
 
 

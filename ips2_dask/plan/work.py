@@ -12,6 +12,7 @@ import math
 from typing import NamedTuple
 
 from ips2_dask.kernels import eigen, levels, ritz, rounding, shards
+from ips2_dask.kernels.extension import is_normalized
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, SHARD_MEMBERS, comparison_times
@@ -244,7 +245,7 @@ def _solve(z: Sizes, name: str, columns: int, entries: int, filters: int, graph:
     held = int(matrix + sum(blocks.values()))
     product = (3 * copies + 2 * touched) * part * block
     filtered = {"rows_of_a_chunk": copies * part * 8 * entries, "product_of_a_chunk": product}
-    merged = {"rows_of_a_chunk": part * 20 * entries, "merged_rows": part * COARSE_SHARE * COARSE_ENTRIES * 60 * z.m}
+    merged = {"rows_of_a_chunk": part * 42 * entries, "merged_rows": part * COARSE_SHARE * COARSE_ENTRIES * 60 * z.m}
     nodes = min(chunk_levels.WHOLE, COARSE_SHARE * z.m)
     coarse = nodes * (COARSE_ENTRIES * 3 * 16 + NODE_BYTES + 20 * columns)
     more, halos = filters - 1, levels.PRODUCTS + 2 * levels.ROUNDS + 4  # of one level with its filter
@@ -288,7 +289,7 @@ def _eigen(z: Sizes) -> Work:
 
 def _fuse(z: Sizes) -> Work:
     """S, V and U by partition; dense ones by the driver."""
-    rows, normalized = z.partition_rows, z.params.fusion == "normalized"
+    rows, normalized = z.partition_rows, is_normalized(z.params.fusion, z.params.method)
     terms = {"graph": _graph(z, z.near(rows)), "vectors": z.near(rows) * (4 * z.columns + 24 * z.n_solved)}
     similarities = FUSED_BYTES * z.n_joined * rows // z.m
     fuse = _row(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle, SerialExecutor
 from ips2_dask.kernels.eigen import Block, State
 from ips2_dask.kernels.parallel import whole_blocks
-from ips2_dask.store.base import MemoryStore
+from ips2_dask.store.base import MemoryStore, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.typing import AnyArray, Float32, Int64
@@ -99,6 +99,17 @@ def user_numbers(context: Context, g: int) -> Int64:
 def _block_part(place: str, g: int) -> str:
     """The part that has chunk g's rows of a stored block."""
     return f"{place}-c{g:06d}"
+
+
+def _block_parts(context: Context, *places: str) -> list[str]:
+    """The parts of all chunks of stored blocks."""
+    return [_block_part(place, g) for place in places for g in range(n_chunks(context))]
+
+
+def checkpoint_parts(context: Context, name: str) -> list[str]:
+    """The parts of the `Checkpoints` of a name."""
+    places = f"{name}0", f"{name}1"
+    return [*places, *_block_parts(context, *places)]
 
 
 def _store_rows(context: Context, g: int, y: Float32, stage: str, place: str) -> Receipt:
@@ -192,7 +203,8 @@ class Checkpoints:
 
     def latest(self) -> State | None:
         """The last state that was stored whole, or None."""
-        receipts = {place: r for place in self._places if (r := self._context.receipt(self._stage, place)) is not None}
+        stored = ((place, self._context.receipt(self._stage, place)) for place in self._places)
+        receipts = {place: r for place, r in stored if r is not None and self._is_whole(place)}
         if not receipts:
             return None
         place = max(receipts, key=lambda name: (receipts[name]["facts"]["products"], name))
@@ -205,9 +217,13 @@ class Checkpoints:
             y = self._blocks.read(place, n_chunks(self._context))
         return State(y, values, residuals, **receipts[place]["facts"])
 
+    def _is_whole(self, place: str) -> bool:
+        """Whether all of a state's blocks are there: one that was damaged has been dropped."""
+        names = [] if self._blocks is None else _block_parts(self._context, place)
+        return len(present(self._store, self._folder, names)) == len(names)
+
     def drop(self) -> None:
         """Delete what is stored, which only a solve that goes on needs."""
         self._store.drop_many(self._folder, list(self._places))
         if self._blocks is not None:
-            chunks = range(n_chunks(self._context))
-            self._store.drop_many(self._folder, [_block_part(place, g) for place in self._places for g in chunks])
+            self._store.drop_many(self._folder, _block_parts(self._context, *self._places))

@@ -186,7 +186,8 @@ def refined(context: Context, executor: Executor, report: Report) -> Receipt:
         facts["rounds"] += 1
         refining = Job("neighbors", refine, lists_prefix(facts["rounds"]))
         exchange(inner, executor, report, naming, refining)
-        receipts = [context.finished("neighbors", refining.prefix + part_name(b)) for b in parts]
+        found = context.receipts("neighbors", [refining.prefix + part_name(b) for b in parts])
+        receipts = [found[refining.prefix + part_name(b)] for b in parts]
         if not any(receipt["facts"]["changed"] for receipt in receipts):
             break  # nor would another round find anything
     if facts["recall_history"][-1] < LEAST_RECALL and context.choices.exact_after:

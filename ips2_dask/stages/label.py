@@ -21,7 +21,7 @@ from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, bound
 from ips2_dask.stages.label_parts import BUCKETS, DEGREES, DIVISION, FOLLOWED, LABELS, REACH, SHARES, VECTORS
 from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.similarity_views import read_similarity
-from ips2_dask.stages.walk import Walk
+from ips2_dask.stages.walk import WALKS, Walk
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import READ_AHEAD, Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -116,7 +116,7 @@ def _drop_intermediates(context: Context, widths: list[int]) -> None:
     of_partitions = label_parts.by_partition(context, *prefixes, *map(kmeans.labels_prefix, dict.fromkeys(widths)))
     of_chunks = map(label_parts.fused_part, range(chunks.n_chunks(context)))
     pieces = chunks.parts(context, VECTORS, DEGREES, WALKED, SHARES)
-    label_parts.drop(context, [*single, *of_chunks, *pieces, *of_partitions])
+    label_parts.drop(context, [*single, *of_chunks, *pieces, *of_partitions, *chunks.checkpoint_parts(context, WALKS)])
 
 
 # ---- labels

@@ -137,6 +137,10 @@ def _cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.Cut
     return kernel.cut_sums(label_parts.cut_rows(context, g), labels, own, context.params.n_clusters, scale)
 
 
+WALKS = "walk"
+"""Name of the checkpoints of labels that spread."""
+
+
 class Walk:
     """Walks on a U whose rows are in chunks and never gathered.
 
@@ -193,7 +197,7 @@ class Walk:
         the tree; ``prefix``: of the parts to store.
         """
         known = self._each(_leaves_of, also=(leaves,))
-        states, none = Checkpoints(self._context, "label", self._stored, "walk"), np.empty(0)
+        states, none = Checkpoints(self._context, "label", self._stored, WALKS), np.empty(0)
         state = states.latest() or State(self._each(leaf_shares, known), none, none, 0.0, 0, [])
         n_before = -1
         while True:

@@ -203,11 +203,11 @@ def test_a_graph_that_does_not_fit_is_refused_before_anything_starts(vectors: st
     plan = plan_run(Table(), params, Resources(vectors=vectors))
     plain = plan_run(Table(), dataclasses.replace(params, assign_labels="auto"), Resources(vectors=vectors))
     label = plan.stages[-1]
-    assert label.client_bytes > plain.stages[-1].client_bytes
     assert label.seconds > plain.stages[-1].seconds
     peak = next(phase for phase in label.phases if phase.name == LEIDEN)
-    assert peak.bytes == label.client_bytes
-    if vectors == "chunked":  # in core other stages may need more
+    assert peak.bytes <= label.client_bytes
+    if vectors == "chunked":  # in core other phases and stages may need more
+        assert peak.bytes == label.client_bytes > plain.stages[-1].client_bytes
         with pytest.raises(Refused, match=r"stage label .*\(communities; graph of all samples"):
             check_memory(plan, None, peak.bytes - 1)
         small = Resources(vectors=vectors, memory_limit=peak.bytes // 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +17,11 @@ from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels import levels
+from ips2_dask.kernels.eigen import State
 from ips2_dask.pipeline.execution import STAGED
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_tasks, chunks, graph_refinement, walk
-from ips2_dask.store.context import part_name
+from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.zarr_store import ZarrStore
 
 PLACES = ("state0", "state1")
@@ -177,3 +180,28 @@ def test_blocks_that_are_stored_between_products_are_the_same_and_leave_nothing(
     assert found[0] == found[1]
     assert parts[0] == parts[1]
     assert {place.rsplit("-", 2)[0] for place in stored} >= {"graph-0", "fused-0", walk.RENEWED}
+
+
+def test_a_checkpoint_that_lost_a_block_does_not_count(tmp_path: Path) -> None:
+    store = ZarrStore(tmp_path / "run")
+    store.create()
+    choices = Choices("exact", 0, "triplets", "chunked", 100)
+    context = Context(store, Params(n_clusters=2), (0, 100, 200), 3, choices, folders={"label": "label-0"})
+    executor, none = SerialExecutor(), np.empty(0)
+
+    def checkpoints() -> chunks.Checkpoints:
+        return chunks.Checkpoints(context, "label", chunks.StoredBlocks(context, "label", executor), "walk")
+
+    for products in (5, 10):
+        blocks = [np.ones((b - a, 2), np.float32) for a, b in itertools.pairwise(chunks.sample_bounds(context))]
+        states = checkpoints()
+        states.latest()  # tells which place comes next
+        states.keep(State(blocks, none, none, 0.0, products, []))
+    for products, place in ((10, "walk1"), (5, "walk0")):
+        state = checkpoints().latest()
+        assert state is not None
+        assert state.products == products
+        store.drop("label-0", f"{place}-c000000")  # as a block that was found damaged
+    assert checkpoints().latest() is None
+    store.drop_many("label-0", chunks.checkpoint_parts(context, "walk"))
+    assert store.parts("label-0") == {}
