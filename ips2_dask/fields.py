@@ -80,9 +80,17 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
     return int(size)
 
 
-def made(default: Any, read: Callable[[str, Any], Any], words: Sequence[str] = ()) -> Any:
-    """A field whose value is what ``read(name, value)`` gives, or None where that is the default."""
-    return dataclasses.field(default=default, metadata={"read": read, "words": tuple(words)})
+def made(default: Any, read: Callable[[str, Any], Any], words: Sequence[str] = (), metavar: str | None = None) -> Any:
+    """A field whose value is what ``read(name, value)`` gives, or None where that is the default.
+
+    ``metavar`` is what the help of its option calls the value.
+    """
+    return dataclasses.field(default=default, metadata={"read": read, "words": tuple(words), "metavar": metavar})
+
+
+def text(metavar: str) -> Any:
+    """A field for any text, by default None; the help of its option calls it ``metavar``."""
+    return made(None, lambda _, value: value, metavar=metavar)
 
 
 def number(default: int | None, low: int, high: int | None, why: str) -> Any:

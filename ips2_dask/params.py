@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ips2_dask.errors import BadInput
-from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, parse_bytes, whole
+from ips2_dask.fields import between, checked, made, mean_or_number, number, one_of, parse_bytes, text, whole
 from ips2_dask.kernels.metrics import METRICS
 
 MAX_DISTANCES_SAMPLES = 20_000
@@ -306,16 +306,16 @@ class Resources:
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors live: in this process, or in chunks on the workers.
     partition_rows : int, optional
-        Samples in a partition; None follows the shape of the data.
+        Samples in a partition, by default by the shape of the data.
     """
 
     n_workers: int | None = number(None, 1, None, "nothing would do the work")
     threads_per_worker: int = number(1, 1, None, "nothing would do the work")
     memory_limit: int | str | None = made(None, lambda name, value: parse_bytes(value, name))
-    scratch: str | None = None
-    scheduler: str | None = None
-    cluster: str | None = None
-    tls: str | None = None
+    scratch: str | None = text("DIR")
+    scheduler: str | None = text("ADDRESS")
+    cluster: str | None = text("FILE|NAME")
+    tls: str | None = text("DIR")
     insecure: bool = False
     partition_rows: int | None = number(None, 1, None, "no partition would hold the samples")
     vectors: str = one_of("auto", "in-core", "chunked")

@@ -128,7 +128,8 @@ def add_fields(
             continue
         sentence = re.split(r"(?<!eq)\.\s|; None", " ".join(explained[name].split()) + " ")[0].replace("`", "")
         words, kind = field.metadata.get("words"), str(field.type).removesuffix(" | None")
-        extra: dict[str, Any] = {"choices": words} if words else TYPES.get(kind, {})
+        other = {"metavar": field.metadata.get("metavar")}
+        extra: dict[str, Any] = {"choices": words} if words else TYPES.get(kind, other)
         if lists:
             one = str(extra.get("metavar", "|".join(words or ()))).removesuffix("|auto")
             extra = {"type": LISTS.get(kind, _words), "metavar": f"{one},..."}

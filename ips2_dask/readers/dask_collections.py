@@ -200,7 +200,12 @@ def open_dask_frame(frame: dd.DataFrame, request: Request, client: Client | None
     # blocks are data frames until `_frame_block` has made arrays of them
     array = frame[kept].map_partitions(copy, meta=np.empty((0, f), dtype), enforce_metadata=False)
     array._chunks = (tuple(lengths), (f,))
-    array = array.map_blocks(_frame_block, fitted, dtype=dtype, meta=np.empty((0, 0), dtype))
+    local = None
+    if fitted is not None:  # the features as those of a frame that has nothing but their columns
+        named = zip(chosen.kept, fitted.columns, strict=True)
+        own = tuple(replace(one, number=n, name=titles[place]) for n, (place, one) in enumerate(named))
+        local = replace(fitted, columns=own, n_columns=len(own), label=None)
+    array = array.map_blocks(_frame_block, local, dtype=dtype, meta=np.empty((0, 0), dtype))
     key = frame._name, [str(kind) for kind in frame.dtypes], titles, chosen.kept, label, lengths, dtype.str
     return DaskTable(
         FRAME_NAME,

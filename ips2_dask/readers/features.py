@@ -82,10 +82,10 @@ class Features:
         ``"01"`` is not ``"1"``. In text files, which have no types, categories are numbers where each is the spelling
         of a number of its own and none begins with 0 as 01 does, or with a plus.
     missing : {"refuse", "median", "drop"}
-        What is done about missing values: refuse them, take the column's median, or drop the row, whose label is then
-        -1. They are NaN, nulls, and in text files an empty field, ``?``, or any other word that `pandas.read_csv`
-        takes for one (``NA``, ``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises `BadInput`. The median is
-        that of the column's other values, exactly; in a column of ``one_hot`` a missing value is a category of its own.
+        What is done about NaN, nulls and, in text files, empty fields, ``?``, ``NA`` and such: refuse them, take the
+        column's median, or drop the row, whose label is then -1. Such are all words that `pandas.read_csv` takes for
+        missing values (``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises `BadInput`. The median is that of
+        the column's other values, exactly; in a column of ``one_hot`` a missing value is a category of its own.
         ``drop`` leaves the row out of the clustering: its certainty and its place in the embedding are NaN. Infinite
         values are always refused.
 
@@ -256,9 +256,9 @@ class TextFormat:
         Whether the first line names the columns. ``auto`` takes it for names where it has text that the second line has
         not; a first line of numbers alone is a sample.
     delimiter : str, optional
-        The character between fields; a blank stands for runs of blanks and tabs. By default that of tab, semicolon,
-        comma and blanks which divides most of the first lines into equally many fields, or what a first line such as
-        ``sep=;`` says.
+        The character between fields, by default as found; ``\t`` is a tab, a blank stands for runs of blanks and tabs.
+        Found is that of tab, semicolon, comma and blanks which divides most of the first lines into equally many
+        fields, or what a first line such as ``sep=;`` says.
     encoding : str
         A name that Python knows, such as ``"latin-1"``, ``"cp1252"`` or ``"utf-16"``. A file that is not in UTF-8 is
         always read from its start, as a gzipped one is.
@@ -284,11 +284,11 @@ class TextFormat:
     """
 
     header: str = one_of("auto", "yes", "no")
-    delimiter: str | None = made(None, _mark)
-    encoding: str = made(UTF_8, _encoding)
+    delimiter: str | None = made(None, _mark, metavar="CHAR")
+    encoding: str = made(UTF_8, _encoding, metavar="NAME")
     decimal: str = one_of(".", ",")
-    thousands: str | None = made(None, _mark)
-    comment: str | None = made(None, _mark)
+    thousands: str | None = made(None, _mark, metavar="CHAR")
+    comment: str | None = made(None, _mark, metavar="CHAR")
     skip_lines: int = number(0, 0, None, "it would be unclear where the table begins")
 
     def __post_init__(self) -> None:

@@ -436,6 +436,7 @@ def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files
                 kinds[title] = pa.unify_schemas(parts, promote_options="permissive").field(0).type
             except pa.ArrowException:
                 found = f"column {title!r} of type {own[title]}, which is {kinds[title]} in {called[first]}"
+                break
         if found:
             allowed = "the same columns in every part"
             otherwise = "values would be missing, or be compared with others"

@@ -6,6 +6,8 @@ files beside the target, one for each range of rows.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 import tempfile
@@ -200,14 +202,32 @@ def _row_blocks(
     for b in range(context.n_partitions):
         rows = of_partition(b)
         kind, shape = rows.dtype, (context.m, rows.shape[1])
+        if b == 0:
+            _reserve(path, kind.itemsize * shape[0] * shape[1])
         # opened anew each time: the pages that were touched leave memory with it
-        np.memmap(path, kind, "r+" if b else "w+", shape=shape)[context.distinct_numbers(b)] = rows
+        np.memmap(path, kind, "r+", shape=shape)[context.distinct_numbers(b)] = rows
     for low in range(0, context.n_rows, RANGE_ROWS):
         high = min(low + RANGE_ROWS, context.n_rows)
         places = context.distinct_places(low, high) if context.merged else np.arange(low, high)
         block = np.array(np.memmap(path, kind, "r", shape=shape)[places])
         block[places < 0] = missing
         yield low, block
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Make a file of zeros that has its bytes on the disk; raises ``OSError`` where that is full.
+
+    Without them the disk would be found full by a write to the memory map, which ends the process (SIGBUS).
+    """
+    with path.open("wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)
+        except (AttributeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            # neither every system nor every file system reserves bytes
+            for low in range(0, size, 1 << 20):
+                file.write(bytes(min(1 << 20, size - low)))
 
 
 def _write_csr(

@@ -39,6 +39,11 @@ OPTIONS = (
     "scale operator tol workers memory-limit scheduler seed labels-column json out strict quiet serial log-json "
     "scratch transpose partition-rows graph shards vectors"
 )
+SAID = (
+    *("--cluster FILE|NAME", "--scheduler ADDRESS", "--tls DIR", "--scratch DIR", "--encoding NAME"),
+    *("--delimiter CHAR", "--thousands CHAR", "--comment CHAR"),
+    *(r"as found; \t is a tab", "by the shape of the data", "NaN, nulls and, in text files, empty fields, ?, NA"),
+)
 WITHOUT_DECIMALS = ("components", "P", "nnz", "m", "f", "k", "c")
 
 
@@ -198,6 +203,7 @@ def test_the_help_names_every_option_and_explains_every_parameter(capsys: pytest
     for words in CHOICES.values():
         assert [word for word in words if word not in said] == []
     assert "k, the size of a neighbourhood" in said
+    assert [words for words in SAID if words not in said] == []
     known = commands()
     for command in ("run", "plan"):
         dests = {action.dest: action for action in known[command]._actions}

@@ -206,6 +206,16 @@ def test_the_estimator_takes_a_dask_frame_with_its_names(dask_executor: DaskExec
             fitted.predict(in_parts(frame[["x"]]))
 
 
+def test_new_samples_whose_columns_are_counted_are_those_of_a_run_with_named_columns() -> None:
+    frame = pandas_frame()
+    features = Features(one_hot="kind,level,code", drop_columns="n")  # what is kept does not count on without a gap
+    fitted = open_source(frame, labels_column="class", features=features).fitted
+    assert fitted is not None
+    counted = frame.set_axis(range(frame.shape[1]), axis=1)
+    expected, found = (open_source(new, features=fitted) for new in (counted, in_parts(counted)))
+    np.testing.assert_array_equal(found.read(0, 60), expected.read(0, 60))
+
+
 def test_no_more_than_a_partition_of_a_frame_is_computed_at_a_time_and_each_of_them_twice() -> None:
     lengths: list[int] = []
 

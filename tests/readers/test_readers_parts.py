@@ -81,6 +81,7 @@ def test_parts_of_differing_columns_are_refused_with_part_and_column(tmp_path: P
         ({"a": [1], "b": [2], "c": [3]}, "2.parquet", "a column 'c', which 1.parquet does not have"),
         ({"a": [1], "b": ["x"]}, "2.parquet", "column 'b' of type string, which is int64 in 1.parquet"),
         ({"a": [1], "b": [[2]]}, "2.parquet", "column 'b' of type list"),
+        ({"a": ["x"], "b": ["y"]}, "2.parquet", "column 'a' of type string"),
     ):
         write(other, columns)
         fault = refused(tmp_path)

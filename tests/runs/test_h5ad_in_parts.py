@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gathers
@@ -131,6 +134,38 @@ def test_no_array_of_an_export_grows_with_the_samples(tmp_path: Path, monkeypatc
     small, large = sizes
     assert {"read label/embedding-p#/embedding", "read fuse/fused-p#/fused"} <= {entry.what for entry in large}
     assert [str(entry) for entry, size in large.items() if gathers.grows(small.get(entry), size, 300)] == []
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_a_file_has_all_its_bytes_before_rows_are_written_to_its_memory_map(
+    reserves: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not reserves:
+        monkeypatch.delattr(os, "posix_fallocate")  # as on macOS
+    monkeypatch.setattr(h5ad, "RANGE_ROWS", 1 << 18)
+    path, m, taken = tmp_path / "rows", 300_000, []
+    numbers = np.arange(2 * m).reshape(2, m)
+    context = SimpleNamespace(n_partitions=2, m=2 * m, n_rows=2 * m, merged=False, distinct_numbers=numbers.__getitem__)
+
+    def of_partition(b: int) -> Array:
+        taken.append(path.stat().st_blocks * 512 if b else 0)
+        return numbers[b][:, None].astype(np.float64)
+
+    found: Any = SimpleNamespace(_context=context)
+    blocks = [block for _, block in h5ad._row_blocks(found, path, of_partition, np.nan)]
+    assert taken[1] >= path.stat().st_size == 2 * m * 8
+    np.testing.assert_array_equal(np.concatenate(blocks)[:, 0], np.arange(2 * m))
+
+
+def test_a_full_disk_is_an_error_of_the_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    context = SimpleNamespace(n_partitions=1, m=4, n_rows=4, merged=False, distinct_numbers=lambda b: np.arange(4))
+    found: Any = SimpleNamespace(_context=context)
+    with pytest.raises(OSError, match="No space left"):
+        next(h5ad._row_blocks(found, tmp_path / "rows", lambda b: np.ones((4, 2)), np.nan))
 
 
 def test_records_come_back_range_by_range(tmp_path: Path) -> None:
