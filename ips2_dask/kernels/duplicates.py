@@ -131,6 +131,8 @@ def _expand(rows, near, lengths, start, members, group, indices, distances):  # 
     far, ids = np.empty(n), np.empty(n, np.int64)
     for r in range(len(rows)):
         indices[r, 0], distances[r, 0] = rows[r], 0.0
+        if n == 0:  # a list without room can't be inserted into
+            continue
         count, own = 0, group[rows[r]]
         for t in range(start[own], min(start[own + 1], start[own] + n + 1)):
             if members[t] != rows[r]:

@@ -11,8 +11,11 @@ import pytest
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.stages import fuse
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.cache import Cache, tidy, when_given_back
 from ips2_dask.store.cache import cache as process_cache
+from ips2_dask.store.context import Context
 from ips2_dask.store.zarr_store import ZarrStore
 
 
@@ -98,16 +101,24 @@ def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
         assert few <= 5 * 4  # of each of four partitions once in a stage, and twice where two kinds of tasks read it
 
 
-def test_row_sums_are_of_the_samples_of_their_partition(tmp_path: Path) -> None:
+def test_row_sums_are_of_the_samples_of_their_partition_and_gone_when_u_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(10)
     X = rng.normal(size=(100, 3)) + 100 * np.repeat(np.arange(5), 20)[:, None]
-    params = Params(n_clusters=5, fusion="normalized")
-    run(X, params, Resources(partition_rows=20), store=tmp_path)
+    shapes, row_sums = [], fuse.row_sums
+
+    def counted(context: Context, b: int) -> TaskResult:
+        arrays, facts = row_sums(context, b)
+        shapes.append(arrays["row_sums"].shape)
+        return arrays, facts
+
+    monkeypatch.setattr(fuse, "row_sums", counted)
+    run(X, Params(n_clusters=5, fusion="normalized"), Resources(partition_rows=20), store=tmp_path)
+    assert shapes == [(20, 2)] * 5
     store = ZarrStore(str(tmp_path))
     (folder,) = (name for name in store.stage_folders() if name.startswith("fuse"))
-    for b in range(5):
-        assert store.read(folder, f"sums-p{b:06d}", "row_sums").shape == (20, 2)
-    assert not [part for part in store.parts(folder) if part.startswith("shares-")]
+    assert not [part for part in store.parts(folder) if part.startswith(("shares-", "sums-"))]
 
 
 def test_who_asked_is_called_whenever_memory_is_given_back() -> None:
