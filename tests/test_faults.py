@@ -445,9 +445,10 @@ def test_a_chunk_that_vanishes_is_made_again_or_said_and_made_by_the_same_comman
         scene.complete()
     again = scene.repeated() - BY_CLIENT
     assert part in scene.repeated()
-    if point != "label":  # where the embedding is lost its solve may be done again
-        assert again <= {part, *together(part)}
     assert verify(scene.out).sound
+    if point == "label" and not again <= {part, *together(part)}:
+        pytest.xfail("known fault: where a part of the embedding is lost its solve is done again, to the same labels")
+    assert again <= {part, *together(part)}
 
 
 def chunk_of(out: Path, part: str, array: str) -> Path:
