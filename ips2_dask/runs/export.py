@@ -163,13 +163,7 @@ def _parquet_writer(path: Path) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def _label_writer(path: Path, n_rows: int) -> Iterator[Write]:
-    array, done = np.lib.format.open_memmap(path, "w+", np.dtype("<i4"), (n_rows,)), 0
-
-    def write(columns: Columns) -> None:
-        nonlocal done
-        labels = columns["label"]
-        array[done : done + len(labels)] = labels
-        done += len(labels)
-
-    yield write
-    array.flush()
+    header = {"descr": "<i4", "fortran_order": False, "shape": (n_rows,)}
+    with open(path, "wb") as stream:  # no memory map: a full disk would end the process
+        np.lib.format.write_array_header_1_0(stream, header)
+        yield lambda columns: columns["label"].astype("<i4").tofile(stream)

@@ -102,8 +102,6 @@ def embed(context: Context, executor: Executor, report: Report, most: int | None
     }
     store.drop(folder, "embedding")  # of which a partition was lost
     store.write(folder, "embedding", {"u_values": np.array(solved["values"])}, facts)
-    parts_of_solve = chunks.parts(context, VECTORS, DEGREES)
-    label_parts.drop(context, [*parts_of_solve, *label_parts.by_partition(context, FACTORS)])
     return facts
 
 

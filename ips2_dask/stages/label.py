@@ -31,7 +31,7 @@ from ips2_dask.typing import AnyArray, Int32, Int64
 BUCKET_ROWS = 1 << 24
 """Rows of the input in each bucket of labels: 144 MiB in the task that fills it."""
 
-WALKED, SPREAD, TABLE = "walked-", "spread-", "spread-table"
+WALKED, SPREAD, TABLE = "walked-", "spread-", "reached"
 """Prefixes of labels from a tree's leaves: what the walk reaches, and of all samples; the part with labels of those
 components that no leaf reaches."""
 

@@ -28,7 +28,6 @@ from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import fuse, views
 from ips2_dask.stages import tensor as tensor_stage
 from ips2_dask.stages.near import centers_of, graph_near, lists_of, store_reverse_lists
-from ips2_dask.stages.similarity_views import read_similarity
 from ips2_dask.store.base import MemoryStore
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt, content_of
@@ -225,14 +224,6 @@ def test_a_run_that_stopped_in_each_job_goes_on_to_the_same_bytes(undisturbed: R
     store, other = ZarrStore(str(tmp_path)), ZarrStore(str(undisturbed._context.store.location))
     for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
         assert parts_of(store, stage) == parts_of(other, stage)
-
-
-@pytest.mark.slow
-def test_row_sums_by_partition_are_those_of_the_similarities(undisturbed: Run) -> None:
-    context = undisturbed._context
-    found = context.rows_of("fuse", "row_sums", np.arange(context.m), "sums-")
-    S, V = (read_similarity(context, kind).sum(axis=1) for kind in ("pairwise", "high_order"))
-    np.testing.assert_allclose(found, np.stack([S, V], axis=1), rtol=1e-12)
 
 
 @pytest.mark.slow
