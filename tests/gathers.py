@@ -68,13 +68,15 @@ PROXIED = ("executors", "pipeline", "plan", "runs", "stages", "store.context")
 
 BOUNDS = {
     "kernels.duplicates.RANGE_ROWS": 4 * ROWS,
-    "kernels.density.TREE_SAMPLES": (500, 1000),
+    "kernels.density.TREE_SAMPLES": (500, 500),
     "kernels.density.DIFFUSE_SAMPLES": 500,
     "stages.label.BUCKET_ROWS": 1000,
     "stages.known_labels.BUCKET_ROWS": 1000,
     "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
-    "stages.sharding.SPLIT_BYTES": 2 * 4 * ROWS * FEATURES,
+    "stages.sharding.SPLIT_BYTES": 4 * ROWS * FEATURES,
+    "stages.sharding.MOST_BATCHES": 2 * PARTITIONS[1],
+    "stages.islands.SEARCH_WORK": 500**2 * 67,
     "stages.eigen.RANGE": 2 * ROWS,
     "stages.views.PAIRS_AT_ONCE": 8000,
     "kernels.levels.COARSEST": 60,
@@ -99,7 +101,7 @@ BOUNDED = {
     r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|_solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*": (
         "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves"
     ),
-    r"(eigen|label) \w+ .*chunk_levels\.from_whole": (
+    r"(eigen|label) \w+ .*(chunk_levels\.|-)from_whole.*": (
         "a chunk of the graph above that one, which has at most as many rows as a chunk of the finest graph"
     ),
 }

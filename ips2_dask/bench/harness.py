@@ -314,7 +314,7 @@ def versions() -> dict[str, str]:
     """Versions of what the figures depend on, those of optional peers where they are installed."""
     from ips2_dask.pipeline.manifest import versions as versions_of_the_run  # noqa: PLC0415  it loads every stage
 
-    packages = versions_of_the_run()
+    packages = dict(versions_of_the_run())
     for name in PEERS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             packages[name] = importlib.metadata.version(name)

@@ -18,7 +18,7 @@ from ips2_dask.stages.component_labels import GROUP
 from ips2_dask.stages.eigen import MAX_RANGES, RANGE
 from ips2_dask.stages.graph_refinement import REACH_TASKS
 from ips2_dask.stages.label import BUCKET_ROWS
-from ips2_dask.stages.sharding import MOST_BATCHES, SPLIT_BYTES
+from ips2_dask.stages.sharding import MOST_BATCHES, batches_of
 from ips2_dask.store.layout import ARRAYS, KEPT
 
 Role: TypeAlias = Literal["worker", "driver", "scheduler"]
@@ -80,7 +80,7 @@ class Sizes:
     def _items(self) -> dict[str, int]:
         """How many items of each kind tasks go over. Tasks of chunks in core are none: they run in the driver."""
         chunks, n = self.n_chunks if self.is_chunked else 0, len(self.bounds) - 1
-        batches = min(n, math.ceil(4 * self.m * self.f / SPLIT_BYTES))
+        batches = len(batches_of(self.bounds, self.f))
         return {
             "": 0,
             "rows": n,

@@ -168,7 +168,7 @@ def _place_shards(context: Context, executor: Executor, report: Report) -> dict[
         executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
         executor.map(Job("neighbors", cells, over="cells"), context, ["cells"], report)
     executor.map(Job("neighbors", assign, "assigned-"), context, parts, report)
-    batches = _batches(context)
+    batches = batches_of(context.bounds, context.n_features)
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": {"batches": batches}})
     groups = range(len(_groups(len(batches))))
     executor.map(Job("neighbors", tally, "tally-", "groups"), inner, groups, report)
@@ -177,11 +177,10 @@ def _place_shards(context: Context, executor: Executor, report: Report) -> dict[
     return facts
 
 
-def _batches(context: Context) -> list[list[int]]:
-    """Ranges of the user's partitions whose rows one task sorts by shard."""
-    rows, n = max(context.bounds[1] - context.bounds[0], 1), context.n_partitions
-    each = max(1, SPLIT_BYTES // max(1, 4 * rows * context.n_features))
-    each = min(each, max(1, n // 8))
+def batches_of(bounds: Sequence[int], n_features: int) -> list[list[int]]:
+    """Ranges of the user's partitions, which have these limits, whose rows one task sorts by shard."""
+    rows, n = max(bounds[1] - bounds[0], 1), len(bounds) - 1
+    each = max(1, min(SPLIT_BYTES // max(1, 4 * rows * n_features), n // 8))
     return [[first, min(first + each, n)] for first in range(0, n, each)]
 
 

@@ -116,6 +116,14 @@ class _Walk(Walk):
         self._open(context, executor)
 
 
+class _Checkpoints(chunks.Checkpoints):
+    """Checkpoints whose blocks no worker stores, as it computes nothing."""
+
+    def _is_whole(self, place: str) -> bool:
+        del place
+        return True
+
+
 class _Run:
     """The solves of a run: each method returns how many products of the finest graph it made."""
 
@@ -144,7 +152,7 @@ class _Run:
     def embedding(self) -> int:
         """The eigenvectors of U; what is stored of the last state is kept for `filter`."""
         graph = self._graph("fused")
-        states = chunks.Checkpoints(self._context, "label", self._stored)
+        states = _Checkpoints(self._context, "label", self._stored)
         self._opened, made = (graph, states), []
 
         def checkpoint(state: eigen.State) -> None:

@@ -43,7 +43,7 @@ NEEDED = pytest.mark.skipif(not density.available(), reason="fast-plscan is not 
         ("fusion", ["--data", "iris"], 12),
         ("metrics", ["--data", "soybean"], 54),
         ("roundings", ["--data", "iris", "--draws", "1"], 2 * len(roundings.VARIANTS)),
-        ("steady", ["--data", "soybean"], 22),
+        ("steady", ["--data", "soybean"], 23),
         ("number_of_clusters", ["--data", "iris"], 3 * len(numbers.VARIANTS)),
     ],
 )

@@ -166,6 +166,7 @@ KINDS = {
     "density": Kind(("--labels", "density", *CHUNKED), _write_groups),
     "batches": Kind(("--shards", "6", *CHUNKED), _write_cloud, {"stages.sharding.MOST_BATCHES": 3}),
     "islands": Kind(("--clusters", "3", *CHUNKED), _write_island),
+    "drawn islands": Kind(("--clusters", "3", *CHUNKED), _write_island, {"stages.islands.SEARCH_WORK": 60**2 * 74}),
     "pieces": Kind(CHUNKED, _write_pieces),
     "levels": Kind(
         ("--vectors", "chunked"), _write_cloud, {"plan.choices.EXACT_PAIRS": 0, "kernels.levels.COARSEST": 20}

@@ -29,7 +29,7 @@ def check_planted(found: Run, group: Array, blob: Array) -> None:
     assert (coarse.n_clusters, fine.n_clusters) == (GROUPS, BLOBS)
     assert all(layer.stability < second.stability / 2 for layer in others)
     assert adjusted_rand_score(group, coarse.labels) > 0.99
-    assert adjusted_rand_score(blob, fine.labels) > 0.9
+    assert adjusted_rand_score(blob, fine.labels) > 0.85
 
 
 @pytest.mark.parametrize("f", [8, 64])

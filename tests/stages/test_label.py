@@ -280,8 +280,8 @@ def test_no_array_of_the_stage_grows_with_the_samples(monkeypatch: pytest.Monkey
     for m in (600, 1800):
         lengths[m] = {}
 
-        def reading(self: MemoryStore, folder: str, part: str, name: str, m: int = m) -> Any:
-            array = read(self, folder, part, name)
+        def reading(self: MemoryStore, folder: str, part: str, name: str, *rows: Any, m: int = m) -> Any:
+            array = read(self, folder, part, name, *rows)
             if folder.startswith("label"):
                 note(m, name, array)
             return array
