@@ -189,22 +189,10 @@ CASES = {name: reader_case(name) for name in FORMATS if name != "zarr-url"} | {
     "manifest": manifest_case,
     "yaml": yaml_case,
 }
-GROUPS = {
-    ending: [name for name in CASES if name.split("-")[0] in kinds]
-    for ending, kinds in {
-        "npy": ["npy"],
-        "npz": ["npz"],
-        "csv": ["csv", "csv.gz", "tsv", "blanks"],
-        "parquet": ["parquet"],
-        "h5": ["h5"],
-        "mat": ["mat", "mat73"],
-        "mtx": ["mtx", "mtx.gz"],
-        "h5ad": ["h5ad"],
-        "zarr": ["zarr"],
-        "manifest": ["manifest"],
-        "yaml": ["yaml"],
-    }.items()
-}
+ALIKE = {"csv.gz": "csv", "tsv": "csv", "blanks": "csv", "mat73": "mat", "mtx.gz": "mtx"}
+GROUPS: dict[str, list[str]] = {}
+for case in CASES:
+    GROUPS.setdefault(ALIKE.get(kind := case.split("-")[0], kind), []).append(case)
 """The formats of the command line, and the kinds of files that each is tried with."""
 
 

@@ -40,12 +40,16 @@ class Metric:
     about_zero : bool
         Whether it depends on where 0 is, or on values being equal: columns are then not centred unasked, and are scaled
         to the letter. Its distances have no unit, by whose power of two others are divided.
+    known_as, arguments : str, tuple
+        Its name in pynndescent and SciPy where that is another one, and arguments that both take besides: ("p", 3).
     """
 
     name: str
     code: int | None = EUCLIDEAN
     rows: Rows = "as given"
     about_zero: bool = False
+    known_as: str = ""
+    arguments: tuple[tuple[str, float], ...] = ()
 
     @property
     def precomputed(self) -> bool:
@@ -65,7 +69,7 @@ class Metric:
     @property
     def external(self) -> str:
         """Name of the distance between prepared rows in pynndescent."""
-        return self.name if self.compares_pairs else "euclidean"
+        return (self.known_as or self.name) if self.compares_pairs else "euclidean"
 
     @property
     def scipy(self) -> str:

@@ -312,15 +312,15 @@ def descent_candidates(
 ) -> NDArray[np.int32]:
     """Candidates for the n nearest of every row, the row itself among them: (m, times (n + 1)), -1 where there is none.
 
-    Longer lists raise the recall.
+    Longer lists raise the recall. ``metric`` is a name of `metrics.METRICS`.
     """
     from pynndescent import NNDescent  # noqa: PLC0415  its import and compilation cost half a minute
 
-    width = min(times * (n + 1), len(X))
+    width, known = min(times * (n + 1), len(X)), METRICS[metric]
     with _ONE_AT_A_TIME, _started_threads() as most, warnings.catch_warnings():
         # of few rows or many equal ones it lists too few, which callers see and search for exactly
         warnings.filterwarnings("ignore", "Failed to correctly find n_neighbors")
-        index = NNDescent(X, metric, n_neighbors=width, random_state=seed, n_jobs=min(threads, most), verbose=False)
+        index = NNDescent(X, known.external, dict(known.arguments), width, random_state=seed, n_jobs=min(threads, most))
         return np.asarray(index.neighbor_graph[0], np.int32)
 
 
@@ -359,7 +359,7 @@ def nearest_by_descent(
 
     if len(X) <= TIMES * (n + 2):
         return nearest_by_metric(queries, own, X, n, metric=metric)
-    lists = descent_candidates(X, n + 1, seed, METRICS[metric].external, TIMES, threads=1)
+    lists = descent_candidates(X, n + 1, seed, metric, TIMES, threads=1)
     indices, distances, _ = refine_candidates(X, lists, n + 1, exact, METRICS[metric].code)
     return indices[:, 1:], distances[:, 1:]
 

@@ -67,14 +67,12 @@ def all_lengths(X: Float32) -> Float32:
 def cross_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
     """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
     lengths = np.empty((len(X), len(Y)), np.float32)
-    if METRICS[metric].rows == "presence":  # SciPy's are of sets alone
+    known = METRICS[metric]
+    if known.rows == "presence":  # SciPy's are of sets alone
         X, Y = X != 0, Y != 0
-    name = METRICS[metric].scipy
 
-    def block(a: int, b: int) -> None:
-        lengths[a:b] = np.nan_to_num(
-            cdist(X[a:b], Y, name)
-        )  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
+    def block(a: int, b: int) -> None:  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
+        lengths[a:b] = np.nan_to_num(cdist(X[a:b], Y, known.scipy, **dict(known.arguments)))
 
     map_chunks(block, len(X), COMPARED_ROWS)
     return lengths

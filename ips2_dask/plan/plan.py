@@ -187,7 +187,7 @@ def _stages(sizes: Sizes, request: PlanRequest) -> Iterator[StagePlan]:
             for row in (*idle, *(one for one in rows if one.terms))
         )
         disk = sizes.kept_bytes(name), transient, scratch
-        yield StagePlan(name, purposes[name], tasks, known, products, seconds, tuple(phases), *disk)
+        yield StagePlan(name, purposes.get(name, name), tasks, known, products, seconds, tuple(phases), *disk)
 
 
 def _purposes(sizes: Sizes) -> dict[str, str]:

@@ -121,8 +121,9 @@ def _row(name: str, over: str = "", times: int = 1, role: Role = "worker", /, **
 
 def work(z: Sizes, resident: int = 0) -> dict[str, Work]:
     """The work of each stage. ``resident``: bytes that the input's format needs in one process to be read at all."""
-    of_stages = (_ingest(z, resident), _neighbors(z), _tensor(z), _assemble(z), _eigen(z), _fuse(z), _label(z))
-    return dict(zip(STAGES, of_stages, strict=True))
+    known = {"neighbors": _neighbors, "tensor": _tensor, "assemble": _assemble, "eigen": _eigen, "fuse": _fuse}
+    of_stages = {"ingest": _ingest(z, resident), **{name: of(z) for name, of in known.items()}, "label": _label(z)}
+    return {name: of_stages.get(name, Work([_row(name, "partitions")], 0.0)) for name in STAGES}  # or one pass
 
 
 def _graph(z: Sizes, samples: float) -> float:
@@ -227,9 +228,8 @@ def _pairs(z: Sizes, rows: int, columns: int) -> dict[str, float]:
 def _assemble(z: Sizes) -> Work:
     """Degrees by partition, and components by contraction."""
     degrees = _row("degrees", "partitions", 3, **_pairs(z, z.partition_rows, 2))
-    return Work(
-        [degrees, _row("joined pieces", "joined partitions")], DEGREES * z.m * z.local_pairs * z.shared, 16 * z.m
-    )
+    table = [degrees, _row("joined pieces", "joined partitions")]
+    return Work(table, DEGREES * z.m * z.local_pairs * z.shared, 16 * z.m)
 
 
 def _solve(z: Sizes, name: str, columns: int, entries: int, filters: int, graph: float = 0) -> tuple[list[Row], int]:

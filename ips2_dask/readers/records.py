@@ -246,10 +246,10 @@ def open_arrow_object(spec: object, request: base.Request) -> base.Table:
         remedy = "give the frame that holds it, as in frame[['a', 'b']]"
         faults.throw(BadInput(f"the {type(spec).__name__} given", found, allowed, otherwise, remedy))
     source = Batches(name="the table given", schema=table.schema, starts=[0, table.num_rows], table=table)
-    return _open_typed(source, request)
+    return open_typed(source, request)
 
 
-def _open_typed(source: Batches, request: base.Request) -> base.Table:
+def open_typed(source: Batches, request: base.Request) -> base.Table:
     """Return the table of batches whose schema names the columns and, if pandas wrote it, the index."""
     name, schema = source.name, source.schema
     described = (schema.pandas_metadata or {}).get("index_columns", [])
@@ -412,11 +412,9 @@ def open_parquet(request: base.Request) -> base.Table:
     places = [place for place, count in zip(places, rows, strict=True) if count]
     schema = _common_schema(stamps, schemas, sorted({file for file, _ in places}) or [0])
     starts = [0, *np.cumsum([count for count in rows if count]).tolist()]
-    parallel = largest <= LARGEST_GROUP
-    source = _ParquetBatches(
-        name=request.name, schema=schema, starts=starts, stamps=stamps, places=places, parallel=parallel
-    )
-    return _open_typed(source, request)
+    source = _ParquetBatches(name=request.name, schema=schema, starts=starts, stamps=stamps, places=places)
+    source.parallel = largest <= LARGEST_GROUP
+    return open_typed(source, request)
 
 
 def _common_schema(stamps: list[base.FileStamp], schemas: list[pa.Schema], files: list[int]) -> pa.Schema:

@@ -17,7 +17,6 @@ from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.maintenance import read_manifest
 from ips2_dask.runs.predict import Predicted
 from ips2_dask.runs.results import Results
-from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.typing import Float32, Float64, Int32
 
@@ -193,7 +192,8 @@ class Run(Results):
         how many rows; ``dropped`` how many rows were left out for them.
         """
         facts, params, stages = self._context.facts, self.params, self.manifest["stages"]
-        ingest, neighbors, tensor, pairs, eigen, _, label = (facts[stage] for stage in STAGES)
+        ingest, neighbors, tensor = facts["ingest"], facts["neighbors"], facts["tensor"]
+        pairs, eigen, label = facts["assemble"], facts["eigen"], facts["label"]
         (m, f), missing = self.manifest["input"]["shape"], ingest.get("missing")
         islands = {"pairs": eigen.get("islands", 0), "fused": 0, "rows": 0, "largest": 0}
         warnings = [w for of in (self.choice or {}, *facts.values()) for w in of.get("warnings", [])]

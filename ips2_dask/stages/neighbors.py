@@ -166,7 +166,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
-        lists = kernel.descent_candidates(X, n, seed, context.metric.external, times)
+        lists = kernel.descent_candidates(X, n, seed, context.params.metric, times)
         indices, distances, repaired = kernel.refine_candidates(X, lists, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:

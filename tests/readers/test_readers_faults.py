@@ -18,6 +18,7 @@ import zarr
 from scipy import sparse
 from test_readers import FORMATS, matlab, table, written
 
+from ips2_dask import readers
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import check_block, open_source, scipy_child
 
@@ -34,7 +35,7 @@ def refused(spec: Any, **options: Any) -> BadInput:
     return fault
 
 
-ENDINGS = ["npy", "npz", "csv", "csv.gz", "tsv", "txt", "data", "parquet", "h5", "mat", "mtx", "mtx.gz", "h5ad"]
+ENDINGS = [*(ending[1:] for ending in readers.FORMATS if ending != ".zarr"), "csv.gz", "mtx.gz"]
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, "zarr"])
