@@ -24,12 +24,13 @@ from ips2_dask.store.cache import cache
 ROWS = 2048
 """Rows of a partition."""
 
-FEATURES = 8
+FEATURES = 3
 LIMIT = 8
 """Bytes a sample by which a task may grow."""
 
-NOISE = 768 << 10
-"""Bytes by which the peak of a task differs from one run to another: partitions and shards are not all alike."""
+NOISE = 2 << 20
+"""Bytes by which the peak of a task differs from one run to another: partitions and shards are not all alike, and the
+first to read of some partitions keeps their receipts."""
 
 BY_CHUNKS = {"prepare_operator", "graph_chunk"}
 """Tasks of a chunk, which get larger until chunks are as large as they may be."""
