@@ -16,6 +16,11 @@ def test_points_are_labelled_as_by_all_differences() -> None:
     np.testing.assert_allclose(squares, gaps.min(axis=1))
 
 
+def test_hashes_are_the_published_outputs_of_splitmix64() -> None:
+    found = draws.mixed(np.arange(3, dtype=np.uint64), np.uint64(1234567))
+    assert found.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
 def test_a_draw_is_the_same_wherever_its_numbers_lie_and_smaller_ones_are_parts_of_larger_ones() -> None:
     numbers = np.random.default_rng(0).permutation(200_000)
     hashed = draws.hashes(numbers, 0, 1)

@@ -190,8 +190,11 @@ def test_the_heat_kernel_is_the_oracles_and_one_where_all_samples_are_equal(any_
     assert (similarity.heat(np.zeros(4), 0.0) == 1).all()
 
 
-@pytest.mark.parametrize("cuts", [(), (7,), (1, 2, 3, 20)])
-def test_edges_of_the_graph_are_the_oracles_each_once_for_any_cuts(any_data: Array, cuts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("cuts", "at_once"), [((), 1 << 16), ((7,), 1 << 16), ((1, 2, 3, 20), 1 << 16), ((7,), 20)])
+def test_edges_of_the_graph_are_the_oracles_each_once_for_any_cuts(
+    any_data: Array, cuts: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(similarity, "AT_ONCE", at_once)  # entries above which samples are halved
     X = as_float32(any_data)
     d = reference.distances(X)
     N, lengths = neighbors.exact_neighbors(X, 0, X, 6)

@@ -1,12 +1,13 @@
 """The matrix-free product in vectors of 16 neighbourhoods equals the sum over neighbourhoods as it is written down."""
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
 
 from ips2_dask.kernels import operator as module
-from ips2_dask.kernels.operator import NeighborhoodOperator
+from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.kernels.product import element_blocks, product_tables
 from ips2_dask.kernels.tensor import local_pairs, triplets
@@ -139,3 +140,11 @@ def test_a_block_that_was_given_up_is_used_once_for_one_of_its_shape_and_kind() 
     assert spare.array((1024, 512), np.float64).dtype == np.float64
     spare.keep(np.ones((1024, 512), np.float32).T)
     assert spare.array((512, 1024), np.float32).flags.c_contiguous
+
+
+def test_an_operator_lets_go_of_a_block_that_it_was_given():
+    operator, block = MatrixOperator(np.eye(100, dtype=np.float32)), np.ones((100, 4), np.float32)
+    operator.recur(block, block.copy(), 1.0, 0.0, 1.0)
+    kept = weakref.ref(operator._spare._block)
+    operator.release()
+    assert kept() is None

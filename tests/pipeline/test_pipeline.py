@@ -290,6 +290,7 @@ def test_a_decomposable_run_is_the_oracles_where_its_sparse_similarity_has_entri
     ratio = V[held].max()  # V is scaled by its maximum over the entries that are kept
     np.testing.assert_allclose(two[held], V[held] / ratio, atol=2e-5)
     np.testing.assert_allclose(three, (one + two) / 2, atol=1e-12)
+    assert found.report()["warnings"] == []
 
 
 def test_a_decomposable_run_of_many_samples_solves_both_ends_of_the_spectrum() -> None:

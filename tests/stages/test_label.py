@@ -130,11 +130,14 @@ def test_equal_rows_have_one_label_and_count_with_their_number(X: Array) -> None
     np.testing.assert_allclose(found.shares()[:600], F, atol=1e-5)
 
 
-def test_more_components_than_clusters_are_joined_for_the_solve_alone() -> None:
+def test_more_components_than_clusters_are_joined_for_the_solve_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    medians, weigh = list[float](), islands._median_weight
+    monkeypatch.setattr(islands, "_median_weight", lambda *given: medians.append(weigh(*given)) or medians[-1])
     found = run(pieces(), Params(n_clusters=2), CHUNKED)
     assert found._context.facts["label"]["u_components"] > 2
     assert "islands" not in found._context.facts["label"]
     assert len(set(found.labels[:480])) == len(set(found.labels[480:])) == 1
+    assert medians == [np.median(abs(found.similarity("fused").data))]
 
 
 def test_the_median_of_drawn_edges_is_near_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:

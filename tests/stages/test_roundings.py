@@ -107,6 +107,13 @@ def test_walks_in_chunks_are_those_in_one_piece(X: Array) -> None:
     assert chosen(found)["cut"] == rounding.cut_of(U, found.labels, 10)
 
 
+def test_a_walk_that_has_reached_all_samples_ends(blobs: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, step = list[int](), walk.step
+    monkeypatch.setattr(walk, "step", lambda *given: steps.append(1) or step(*given))
+    run(blobs, Params(n_clusters=3, assign_labels="density"), Resources(vectors="chunked"))
+    assert len(steps) == rounding.SPREAD_PRODUCTS + rounding.WALK  # of one chunk
+
+
 class LabelsOf:
     """Shares by a dense walk."""
 

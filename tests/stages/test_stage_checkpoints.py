@@ -205,3 +205,6 @@ def test_a_checkpoint_that_lost_a_block_does_not_count(tmp_path: Path) -> None:
     assert checkpoints().latest() is None
     store.drop_many("label-0", chunks.checkpoint_parts(context, "walk"))
     assert store.parts("label-0") == {}
+    checkpoints().keep(State(blocks, none, none, 0.0, 15, []))
+    checkpoints().drop()
+    assert store.parts("label-0") == {}
