@@ -28,9 +28,12 @@ FEATURES = 3
 LIMIT = 8
 """Bytes a sample by which a task may grow."""
 
-NOISE = 2 << 20
-"""Bytes by which the peak of a task differs from one run to another: partitions and shards are not all alike, and the
-first to read of some partitions keeps their receipts."""
+NOISE = 768 << 10
+"""Bytes by which the peak of a task differs from one run to another: partitions and shards are not all alike."""
+
+NEAR, TIMES = {"pair_degrees", "_pair_sums"}, 3
+"""Tasks on the pairs of near partitions, of which there are a few more in a larger run, and how much more may differ:
+the first to read of a partition keeps its receipt."""
 
 BY_CHUNKS = {"prepare_operator", "graph_chunk"}
 """Tasks of a chunk, which get larger until chunks are as large as they may be."""
@@ -103,7 +106,8 @@ def grown(stage: str, folder: Path) -> dict[str, float]:
     return {
         name: round((large[name] - small[name]) / (many - few), 1)
         for name in large
-        if name not in BY_CHUNKS and large[name] - small[name] > LIMIT * (many - few) + NOISE
+        if name not in BY_CHUNKS
+        and large[name] - small[name] > LIMIT * (many - few) + NOISE * (TIMES if name in NEAR else 1)
     }
 
 
