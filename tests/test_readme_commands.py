@@ -24,7 +24,7 @@ from ips2_dask.cli.main import _parser
 ON_A_RUN = ("run wine.csv", "status wine-run", "verify", "predict wine-run", "report wine-run")
 """What commands begin with that make the run of the README's example, or look into it."""
 
-ON_A_TABLE = ("run --help", "bench graph --help", "sweep wine.csv", "plan --shape", "demo")
+ON_A_TABLE = ("run --help", "bench --help", "bench graph --help", "sweep wine.csv", "plan --shape", "demo")
 """Those that need nothing but its table, or not even that."""
 
 ON_TEXT = ("run kddcup", "predict kdd")
