@@ -208,6 +208,7 @@ def test_a_builder_counts_by_the_cheapest_setting_that_reaches_the_recall():
 # ---- end-to-end
 
 
+@pytest.mark.slow
 def test_every_stage_of_a_run_is_timed_beside_its_plan(tmp_path):
     found = bench(
         "end-to-end", "--samples", 500, "--features", 8, "--clusters", 4, "--serial", file=tmp_path / "out.json"
@@ -475,6 +476,7 @@ def test_a_peak_is_that_of_its_span():
     assert harness.peak(samples, 4, 5) is None
 
 
+@pytest.mark.slow
 def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
     X = tmp_path / "X.npy"
     np.save(X, np.zeros((10, 2)))

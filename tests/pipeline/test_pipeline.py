@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import reference
 import scipy.sparse as sp
-from harness import DATA, ShuffledExecutor, TwiceExecutor, few_examples, grid, run_on
+from harness import DATA, ShuffledExecutor, TwiceExecutor, few_examples, grid, run_on, slowly
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
@@ -350,6 +350,7 @@ def test_labels_on_disk_are_those_in_memory(digits: Array, digits_labels: Array,
     np.testing.assert_array_equal(open_run(tmp_path / "run").labels, digits_labels)
 
 
+@pytest.mark.slow
 def test_labels_of_two_workers_and_of_one_are_those_of_none(
     digits: Array, digits_labels: Array, dask_executor: DaskExecutor, tmp_path: Path
 ) -> None:
@@ -419,7 +420,10 @@ def test_every_variant_gives_the_same_labels_in_any_partitions_and_order(digits:
     np.testing.assert_array_equal(run_on(ShuffledExecutor(0), digits[:70], params, 13).labels, whole)
 
 
-@pytest.mark.parametrize("change", [{"affinity": "gaussian"}, {"fusion": "normalized"}, {"tensor": "decomposable"}])
+@pytest.mark.parametrize(
+    "change",
+    slowly([{"affinity": "gaussian"}, {"fusion": "normalized"}, {"tensor": "decomposable"}], {"fusion": "normalized"}),
+)
 def test_variants_give_the_same_labels_on_workers(
     digits: Array, dask_executor: DaskExecutor, change: dict[str, Any], tmp_path: Path
 ) -> None:

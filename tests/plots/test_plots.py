@@ -76,7 +76,7 @@ def test_the_parts_of_the_similarities_hold_every_stored_pair_once(any_run: Run)
         np.testing.assert_allclose(M, np.triu(dense(any_run, kind)), rtol=1e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("cells", [7, 60])
+@pytest.mark.parametrize("cells", [7, pytest.param(60, marks=pytest.mark.slow)])
 def test_cells_are_means_of_blocks_in_the_order_of_labels(any_run: Run, cells: int) -> None:
     shown = plots.summarize(any_run, cells=cells)
     numbers = any_run._context.order()  # within a cluster samples are in the run's order

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import zarr
+from harness import slowly
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -325,7 +326,7 @@ def test_without_a_label_column_there_are_no_labels(case: tuple[Source, Array, A
     assert plain.fingerprint != source.fingerprint
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", slowly(FORMATS, *list(FORMATS)[::3]))
 def test_the_transpose_has_the_columns_as_samples(name: str, tmp_path: Path) -> None:
     X, y = table()
     spec = FORMATS[name][0](tmp_path, X, y)

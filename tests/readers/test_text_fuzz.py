@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness import slowly
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +195,7 @@ test_odd_and_damaged_tables_are_read_as_by_the_csv_reader_or_refused_with_the_ri
 test_more_of_them = pytest.mark.slow(fuzz(4_000, damaged=True))
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", slowly([False, True], False))
 def test_quoted_line_breaks_in_a_file_of_several_blocks(packed: bool, tmp_path: Path) -> None:
     rows = [f'{i},"{"text " * (i % 7)}\n, ""{i}""\r\n",{i / 8}\r\n' for i in range(100_000)]
     text = "a,kind,b\r\n" + "".join(rows)

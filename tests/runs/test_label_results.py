@@ -48,7 +48,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module", params=slowly(CASES, "exact", "density", "kmeans", "incomplete"))
+@pytest.fixture(scope="module", params=slowly(CASES, "incomplete"))
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     """A run in core, and the same in chunks with small buckets."""
     folder = tmp_path_factory.mktemp(request.param)

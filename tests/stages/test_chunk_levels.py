@@ -194,6 +194,7 @@ def test_a_small_graph_has_no_level_below(monkeypatch: pytest.MonkeyPatch) -> No
     assert Case().chunked().coarser() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1000, 60])
 def test_workers_give_the_bits_of_one_process(
     most: int, dask_executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch

@@ -322,6 +322,7 @@ def test_the_command_exports_scores_and_reports_of_kept_rows(
         draw(found)
 
 
+@pytest.mark.slow
 def test_a_sweep_judges_the_rows_that_are_kept(tmp_path: Path) -> None:
     X, _ = with_gaps()
     found = sweep(X, {"n_clusters": [2, 3]}, store=tmp_path / "gaps", features=DROP, files=False)

@@ -17,7 +17,7 @@ import pytest
 import reference
 import scipy.sparse as sp
 import zarr
-from harness import DATA, run_on
+from harness import DATA, run_on, slowly
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
@@ -512,7 +512,7 @@ def test_what_a_damaged_array_gives_is_an_error_and_never_a_result(spoiled: Path
         _ = open_run(spoiled).labels
 
 
-@pytest.mark.parametrize("spoil", ["missing", "empty", "half", "other"])
+@pytest.mark.parametrize("spoil", slowly(["missing", "empty", "half", "other"], "half", "other"))
 def test_a_part_without_a_whole_receipt_is_computed_again(blobs: Array, spoil: str, tmp_path: Path) -> None:
     first = run(blobs, PARAMS, Resources(partition_rows=25), store=tmp_path)
     cache.clear()

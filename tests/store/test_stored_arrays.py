@@ -64,7 +64,8 @@ def test_a_dense_run_stores_arrays_as_the_layout_says(checked_writes: set[str]) 
     assert "fuse.fused" in checked_writes
 
 
-@pytest.mark.parametrize("vectors", ["in-core", pytest.param("chunked", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_what_stays_of_all_samples_is_what_the_plan_counts(vectors: str, tmp_path: Path) -> None:
     m, f, params = 1200, 6, Params(n_clusters=3, shards=5)
     options = Resources(partition_rows=300, vectors=vectors)
