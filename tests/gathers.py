@@ -98,7 +98,7 @@ ALLOWED = {
 """Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
 
 BOUNDED = {
-    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|_solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*": (
+    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|_solve_whole|stacked)|kernels\.levels\.|-(last|coarsest)-#).*": (
         "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves"
     ),
     r"(eigen|label) \w+ .*(chunk_levels\.|-)from_whole.*": (
